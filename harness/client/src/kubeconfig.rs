@@ -1,0 +1,131 @@
+//! Reading a kubeconfig: the parts this client understands (server, CA, token, client certificate).
+
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use serde::Deserialize;
+
+/// Why a kubeconfig could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum KubeconfigError {
+    /// The file could not be read.
+    #[error("read {path}")]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It is not a kubeconfig.
+    #[error("parse kubeconfig: {0}")]
+    Parse(String),
+    /// It names something it does not hold.
+    #[error("kubeconfig has no {what} {name:?}")]
+    Missing {
+        /// context, cluster or user.
+        what: &'static str,
+        /// The name looked for.
+        name: String,
+    },
+    /// A base64 field is not base64.
+    #[error("kubeconfig field {0} is not base64")]
+    Base64(&'static str),
+}
+
+/// What is needed to talk to one cluster as one user.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClusterAccess {
+    /// `https://host:port`.
+    pub server: String,
+    /// CA bundle, PEM.
+    pub ca_pem: Option<Vec<u8>>,
+    /// Bearer token.
+    pub token: Option<String>,
+    /// Client certificate, PEM.
+    pub cert_pem: Option<Vec<u8>>,
+    /// Client key, PEM.
+    pub key_pem: Option<Vec<u8>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct File {
+    current_context: String,
+    contexts: Vec<Named<Context>>,
+    clusters: Vec<Named<Cluster>>,
+    users: Vec<Named<User>>,
+}
+#[derive(Deserialize)]
+struct Named<T> {
+    name: String,
+    #[serde(alias = "context", alias = "cluster", alias = "user")]
+    value: T,
+}
+#[derive(Deserialize)]
+struct Context {
+    cluster: String,
+    user: String,
+}
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Cluster {
+    server: String,
+    certificate_authority: Option<PathBuf>,
+    certificate_authority_data: Option<String>,
+}
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "kebab-case", default)]
+struct User {
+    token: Option<String>,
+    client_certificate: Option<PathBuf>,
+    client_certificate_data: Option<String>,
+    client_key: Option<PathBuf>,
+    client_key_data: Option<String>,
+}
+
+/// Reads the current context of a kubeconfig file. Relative paths in it are relative to the file.
+///
+/// # Errors
+/// [`KubeconfigError`] naming what is missing or malformed.
+pub fn load(path: &Path) -> Result<ClusterAccess, KubeconfigError> {
+    let text = read(path)?;
+    let text = String::from_utf8(text).map_err(|e| KubeconfigError::Parse(e.to_string()))?;
+    let base = path.parent().unwrap_or_else(|| Path::new("."));
+    let file: File = serde_saphyr::from_str(&text).map_err(|e| KubeconfigError::Parse(e.to_string()))?;
+    let context = find(file.contexts, "context", &file.current_context)?;
+    let cluster = find(file.clusters, "cluster", &context.cluster)?;
+    let user = find(file.users, "user", &context.user)?;
+    Ok(ClusterAccess {
+        server: cluster.server,
+        ca_pem: pick(base, cluster.certificate_authority_data, cluster.certificate_authority, "certificate-authority-data")?,
+        token: user.token,
+        cert_pem: pick(base, user.client_certificate_data, user.client_certificate, "client-certificate-data")?,
+        key_pem: pick(base, user.client_key_data, user.client_key, "client-key-data")?,
+    })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, KubeconfigError> {
+    std::fs::read(path).map_err(|source| KubeconfigError::Read { path: path.to_owned(), source })
+}
+
+fn find<T>(items: Vec<Named<T>>, what: &'static str, name: &str) -> Result<T, KubeconfigError> {
+    let found = items.into_iter().find(|i| i.name == name).map(|i| i.value);
+    found.ok_or_else(|| KubeconfigError::Missing { what, name: name.to_owned() })
+}
+
+fn pick(
+    base: &Path,
+    data: Option<String>,
+    file: Option<PathBuf>,
+    field: &'static str,
+) -> Result<Option<Vec<u8>>, KubeconfigError> {
+    match (data, file) {
+        (Some(data), _) => {
+            let bytes = base64::engine::general_purpose::STANDARD.decode(data.trim());
+            bytes.map(Some).map_err(|_| KubeconfigError::Base64(field))
+        }
+        (None, Some(file)) => read(&base.join(file)).map(Some),
+        (None, None) => Ok(None),
+    }
+}
