@@ -17,7 +17,7 @@ pub const TOOLS: &[&str] = &[
 ];
 
 fn main() {
-    sys::default_sigpipe();
+    sys::default_signals();
     let mut args: Vec<String> = env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
     let called = args.first().and_then(|a| Path::new(a).file_name()?.to_str().map(str::to_owned)).unwrap_or_default();
     if !TOOLS.contains(&called.as_str()) || called == "busybox" {

@@ -37,10 +37,11 @@ extern "C" fn remember(number: i32) {
     PENDING.fetch_or(1 << number, Ordering::SeqCst);
 }
 
-/// Lets a closed pipe end the process, as other tools do.
-pub fn default_sigpipe() {
-    // SAFETY: 0 is SIG_DFL.
-    unsafe { signal(13, 0) };
+/// Undoes what the standard library changes: a closed pipe and a sent SEGV or BUS end the process, as other tools do.
+pub fn default_signals() {
+    for number in [7, 11, 13] {
+        default(number);
+    }
 }
 
 /// Remembers a signal for [`take_pending`] instead of dying of it; blocking calls return early.
