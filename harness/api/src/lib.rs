@@ -12,6 +12,7 @@ pub use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 pub use k8s_openapi::jiff;
 
 mod error;
+pub mod matching;
 mod object;
 mod quantity;
 mod resource;
