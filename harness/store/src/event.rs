@@ -21,6 +21,11 @@ impl Stored {
         Self { object: Arc::new(object), revision, json: OnceLock::new() }
     }
 
+    /// A version that is not in a store: a dry run's answer, or a converted form.
+    pub fn detached(object: Object, revision: u64) -> Self {
+        Self::new(object, revision)
+    }
+
     /// A version whose JSON is known already.
     pub(crate) fn encoded(object: Object, revision: u64, json: Bytes) -> Self {
         Self { object: Arc::new(object), revision, json: OnceLock::from(json) }
