@@ -1,1 +1,19 @@
-//! (skeleton)
+//! Controllers: level-based loops that make the cluster what its objects say.
+//!
+//! Each is a [`Reconcile`](work::Reconcile) over keys; [`work::drive`] owns the queue, the retries and the back-off.
+//! [`Controllers::run`] starts them all on one client. Reconciling twice in a row changes nothing the second time.
+#![deny(missing_docs)]
+
+mod deployment;
+mod endpoints;
+mod garbage;
+mod namespace;
+mod pod_gc;
+mod replicaset;
+mod run;
+mod seed;
+#[cfg(test)]
+mod tests;
+pub mod work;
+
+pub use run::{Controllers, ControllersConfig};

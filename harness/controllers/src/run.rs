@@ -1,0 +1,183 @@
+//! All controllers on one client.
+
+use podlab_api::{
+    KubeType,
+    apps::{Deployment, ReplicaSet},
+    core::{Namespace, Node, Pod, Service},
+};
+use podlab_client::{
+    Client, ListOptions,
+    events::{self, EventRecorder, Family},
+    reflector::{Cache, Delta, reflector},
+};
+use podlab_clock::{Clock, Rng};
+use tokio::{sync::mpsc, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    deployment::Deployments,
+    endpoints::EndpointSlices,
+    garbage::{self, Collector, FOLLOWED, Graph},
+    namespace::NamespaceDeleter,
+    pod_gc::PodCollector,
+    replicaset::ReplicaSets,
+    seed::Seeder,
+    work::{Queue, drive, feed, key_of},
+};
+
+/// Deltas on their way to the queues; beyond this the watch waits.
+const BUFFER: usize = 1024;
+
+/// What the controllers need to know.
+#[derive(Debug, Clone)]
+pub struct ControllersConfig {
+    /// The cluster's CA, PEM: the content of every namespace's `kube-root-ca.crt`.
+    pub ca: String,
+}
+
+/// The controllers.
+#[derive(Debug)]
+pub struct Controllers {
+    config: ControllersConfig,
+    client: Client,
+    clock: Clock,
+    rng: Rng,
+}
+
+/// Starts tasks and hands out shared caches.
+struct Starter {
+    client: Client,
+    clock: Clock,
+    rng: Rng,
+    shutdown: CancellationToken,
+    tasks: JoinSet<()>,
+}
+
+impl Starter {
+    /// Follows a resource; the receiver gets every change.
+    fn follow<K: KubeType>(&mut self) -> (Cache<K>, mpsc::Receiver<Delta<K>>) {
+        let (r, cache, deltas) = reflector::<K>(&self.client, None, ListOptions::default(), self.clock, BUFFER);
+        self.tasks.spawn(r.run(self.shutdown.clone()));
+        (cache, deltas)
+    }
+
+    fn events(&mut self, component: &str) -> EventRecorder {
+        let rng = self.rng.fork(component);
+        let (recorder, writer) = events::recorder(&self.client, Family::Legacy, component, "", self.clock, rng);
+        self.tasks.spawn(writer.run(self.shutdown.clone()));
+        recorder
+    }
+
+    fn drive(&mut self, controller: impl crate::work::Reconcile + 'static, queue: Queue) {
+        let (clock, shutdown) = (self.clock, self.shutdown.clone());
+        self.tasks.spawn(drive(controller, queue, clock, shutdown));
+    }
+}
+
+impl Controllers {
+    /// Controllers on an API.
+    pub fn new(config: ControllersConfig, client: Client, clock: Clock, rng: Rng) -> Self {
+        Self { config, client, clock, rng }
+    }
+
+    /// Runs all controllers until `shutdown`.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let mut s = Starter {
+            client: self.client.clone(),
+            clock: self.clock,
+            rng: self.rng,
+            shutdown: shutdown.clone(),
+            tasks: JoinSet::new(),
+        };
+        namespaces(&mut s, &self.config);
+        workloads(&mut s);
+        collectors(&mut s);
+        shutdown.cancelled().await;
+        s.tasks.shutdown().await;
+    }
+}
+
+fn namespaces(s: &mut Starter, config: &ControllersConfig) {
+    let (deletions, seeds) = (Queue::default(), Queue::default());
+    let (_, deltas) = s.follow::<Namespace>();
+    let queues = [deletions.clone(), seeds.clone()];
+    s.tasks.spawn(feed(deltas, deletions.clone(), move |d| {
+        let key = key_of(&**d.object());
+        queues[1].add(key.clone());
+        vec![key]
+    }));
+    s.drive(NamespaceDeleter { client: s.client.clone() }, deletions);
+    // Deleting the account or the bundle brings it back.
+    let (_, deltas) = s.follow::<podlab_api::core::ServiceAccount>();
+    let of_namespace = |namespace: Option<String>| vec![(String::new(), namespace.unwrap_or_default())];
+    s.tasks.spawn(feed(deltas, seeds.clone(), move |d| match d {
+        Delta::Deleted(o) => of_namespace(o.metadata.namespace.clone()),
+        Delta::Applied { .. } => Vec::new(),
+    }));
+    let (_, deltas) = s.follow::<podlab_api::core::ConfigMap>();
+    s.tasks.spawn(feed(deltas, seeds.clone(), move |d| {
+        let object = d.object();
+        let ours = object.metadata.name.as_deref() == Some("kube-root-ca.crt");
+        if ours { of_namespace(object.metadata.namespace.clone()) } else { Vec::new() }
+    }));
+    s.drive(Seeder { client: s.client.clone(), ca: config.ca.clone() }, seeds);
+}
+
+fn workloads(s: &mut Starter) {
+    let (sets, set_deltas) = s.follow::<ReplicaSet>();
+    let (_, deployment_deltas) = s.follow::<Deployment>();
+    let (services, service_deltas) = s.follow::<Service>();
+    let (pods, pod_deltas) = s.follow::<Pod>();
+    let (set_queue, deployment_queue, service_queue) = (Queue::default(), Queue::default(), Queue::default());
+
+    s.tasks.spawn(feed(deployment_deltas, deployment_queue.clone(), |d| vec![key_of(&**d.object())]));
+    let deployments = deployment_queue.clone();
+    s.tasks.spawn(feed(set_deltas, set_queue.clone(), move |d| {
+        let object = d.object();
+        let namespace = object.metadata.namespace.clone().unwrap_or_default();
+        for o in object.metadata.owner_references.iter().flatten().filter(|o| o.kind == "Deployment") {
+            deployments.add((namespace.clone(), o.name.clone()));
+        }
+        vec![key_of(&**object)]
+    }));
+    s.tasks.spawn(feed(service_deltas, service_queue.clone(), |d| vec![key_of(&**d.object())]));
+    let (services_of, sets_of) = (service_queue.clone(), sets.clone());
+    s.tasks.spawn(feed(pod_deltas, set_queue.clone(), move |d| {
+        let (old, new) = match d {
+            Delta::Applied { old, new } => (old.as_ref(), new),
+            Delta::Deleted(last) => (None, last),
+        };
+        for key in EndpointSlices::concerned(&services, [old, Some(new)]) {
+            services_of.add(key);
+        }
+        ReplicaSets::concerned(&sets_of, new)
+    }));
+    let events = s.events("replicaset-controller");
+    let (client, clock) = (s.client.clone(), s.clock);
+    s.drive(ReplicaSets { client: client.clone(), events, clock }, set_queue);
+    let events = s.events("deployment-controller");
+    s.drive(Deployments { client: client.clone(), events, clock }, deployment_queue);
+    s.drive(EndpointSlices { client, pods }, service_queue);
+}
+
+fn collectors(s: &mut Starter) {
+    let (pods, pod_deltas) = s.follow::<Pod>();
+    let (nodes, node_deltas) = s.follow::<Node>();
+    let queue = Queue::default();
+    let whole = || vec![(String::new(), "all".to_owned())];
+    s.tasks.spawn(feed(pod_deltas, queue.clone(), move |d| {
+        let object = d.object();
+        let unscheduled = object.spec.as_ref().is_none_or(|s| s.node_name.as_deref().unwrap_or_default().is_empty());
+        let doomed = object.metadata.deletion_timestamp.is_some() && unscheduled;
+        if doomed { whole() } else { Vec::new() }
+    }));
+    s.tasks.spawn(feed(node_deltas, queue.clone(), move |_| whole()));
+    s.drive(PodCollector { client: s.client.clone(), pods, nodes, clock: s.clock }, queue);
+
+    let (graph, queue) = (Graph::default(), Queue::default());
+    for resource in FOLLOWED {
+        let (client, graph, queue) = (s.client.clone(), graph.clone(), queue.clone());
+        s.tasks.spawn(garbage::follow(client, *resource, graph, queue, s.clock, s.shutdown.clone()));
+    }
+    s.drive(Collector { client: s.client.clone(), graph }, queue);
+}

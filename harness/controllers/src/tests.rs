@@ -1,0 +1,32 @@
+//! The parts that are pure.
+
+use podlab_api::apps::DeploymentSpec;
+use serde_json::json;
+
+use crate::deployment::{hash, limits};
+
+fn spec(tree: serde_json::Value) -> DeploymentSpec {
+    serde_json::from_value(tree).unwrap()
+}
+
+#[test]
+fn surge_rounds_up_and_unavailability_down() {
+    let base = |replicas: i32, strategy: serde_json::Value| {
+        spec(json!({"replicas": replicas, "selector": {}, "template": {}, "strategy": strategy}))
+    };
+    assert_eq!(limits(&base(2, json!({}))), (1, 0));
+    assert_eq!(limits(&base(10, json!({}))), (3, 2));
+    assert_eq!(limits(&base(4, json!({"type": "Recreate"}))), (0, 4));
+    assert_eq!(limits(&base(4, json!({"rollingUpdate": {"maxSurge": 0, "maxUnavailable": "10%"}}))), (0, 1));
+}
+
+#[test]
+fn the_hash_ignores_its_own_label_and_changes_with_the_template() {
+    let a = spec(json!({"selector": {}, "template": {"metadata": {"labels": {"a": "1"}}}})).template;
+    let labelled = spec(json!({"selector": {}, "template": {"metadata": {"labels": {"a": "1", "pod-template-hash": "x"}}}})).template;
+    let other = spec(json!({"selector": {}, "template": {"metadata": {"labels": {"a": "2"}}}})).template;
+    assert_eq!(hash(&a, 0), hash(&labelled, 0));
+    assert_ne!(hash(&a, 0), hash(&other, 0));
+    assert_ne!(hash(&a, 0), hash(&a, 1));
+    assert_eq!(hash(&a, 0).len(), 10);
+}
