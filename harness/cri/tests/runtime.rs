@@ -73,10 +73,10 @@ fn registries(dir: std::path::PathBuf) -> std::pin::Pin<Box<dyn Future<Output = 
             s.put_image(name, "1", &Image::testimage()).unwrap();
             s
         };
-        let listen = |port: u16| tokio::net::TcpListener::bind(("127.0.0.1", port));
-        let open = Registry::new(storage("pulled"), Access::Open, listen(8081).await.unwrap());
+        let listen = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
+        let open = Registry::new(storage("pulled"), Access::Open, listen(8081));
         let access = Access::Basic { user: "bench".into(), password: "s3cret".into() };
-        let private = Registry::new(storage("secret"), access, listen(8082).await.unwrap());
+        let private = Registry::new(storage("secret"), access, listen(8082));
         let end = tokio_util::sync::CancellationToken::new();
         let _ = tokio::join!(open.run(end.clone()), private.run(end));
     })
