@@ -25,6 +25,7 @@ mod server;
 mod table;
 mod tree;
 mod upkeep;
+mod wire;
 
 pub use http::serve::{ServeError, Tls};
 pub use local::{DeleteOptions, ListOptions, PatchKind, WatchEvent, WatchOptions, WatchType};

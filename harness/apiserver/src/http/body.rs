@@ -51,6 +51,7 @@ pub(crate) fn parse(content_type: &str, bytes: &[u8]) -> Result<Value, ApiError>
     match kind {
         "" | "application/json" | "*/*" => json(bytes),
         "application/yaml" | "application/x-yaml" => yaml(bytes),
+        "application/vnd.kubernetes.protobuf" => crate::wire::decode(bytes),
         other => Err(crate::machine::unsupported_media_type(
             other,
             &["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"],
