@@ -106,7 +106,8 @@ fn tidy(value: &mut Value, key: &str) -> Result<(), String> {
         }
         Value::Array(items) => {
             for item in items {
-                tidy(item, key)?;
+                // Only a map right under its name holds quantities; `limits` of a LimitRange is a list.
+                tidy(item, "")?;
             }
         }
         _ => {}

@@ -38,7 +38,7 @@ impl ApiServer {
         let query = Query::parse(request.uri().query().unwrap_or_default());
         let accept = header_text(&request, header::ACCEPT);
         let plain = Wish::plain();
-        let user = match self.identify(peer, &request) {
+        let user = match self.identify(peer, &request).and_then(|user| self.impersonate(user, &request)) {
             Ok(user) => user,
             Err(e) => return answer::error(plain, &e),
         };
@@ -99,6 +99,43 @@ impl ApiServer {
             return self.token_user(&token.ok_or_else(unauthorized)?, &[self.tokens.issuer()]);
         }
         Ok(peer.user.clone().unwrap_or_else(User::anonymous))
+    }
+
+    /// Whom the user wants to be instead, if they may.
+    fn impersonate(&self, user: User, request: &Request<Incoming>) -> Result<User, ApiError> {
+        let values = |name: &str| -> Vec<String> {
+            let all = request.headers().get_all(name).iter();
+            all.filter_map(|v| v.to_str().ok()).map(str::to_owned).collect()
+        };
+        let (names, groups) = (values("impersonate-user"), values("impersonate-group"));
+        let Some(name) = names.into_iter().next() else { return Ok(user) };
+        let ask = |resource: &str, name: &str| Attributes {
+            verb: "impersonate".into(),
+            resource: resource.into(),
+            name: name.into(),
+            ..Attributes::default()
+        };
+        let account = name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'));
+        match account {
+            Some((namespace, account)) => {
+                let wanted = Attributes { namespace: namespace.into(), ..ask("serviceaccounts", account) };
+                self.authorize(&user, &wanted)?;
+            }
+            None => self.authorize(&user, &ask("users", &name))?,
+        }
+        for group in &groups {
+            self.authorize(&user, &ask("groups", group))?;
+        }
+        let mut assumed = User { name: name.clone(), groups, ..User::default() };
+        if let (Some((namespace, _)), true) = (account, assumed.groups.is_empty()) {
+            assumed.groups.push("system:serviceaccounts".into());
+            assumed.groups.push(format!("system:serviceaccounts:{namespace}"));
+        }
+        if name != "system:anonymous" && !assumed.in_group("system:authenticated") {
+            assumed.groups.push("system:authenticated".into());
+        }
+        assumed.uid = values("impersonate-uid").into_iter().next().unwrap_or_default();
+        Ok(assumed)
     }
 
     /// Paths that are no resources.

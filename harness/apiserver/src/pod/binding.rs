@@ -78,7 +78,6 @@ impl ApiServer {
                     "observedGeneration": at(old, "metadata.generation")}),
                 &self.now_text(),
             );
-            bump_generation(old, &mut new);
             if cx.dry_run {
                 return Ok(success());
             }
@@ -102,13 +101,6 @@ impl ApiServer {
                 map_at(pod, "metadata.labels").insert(label.into(), value.clone());
             }
         }
-    }
-}
-
-/// Setting the node is a change of the spec.
-fn bump_generation(old: &Value, new: &mut Value) {
-    if let Some(generation) = crate::tree::int(old, "metadata.generation") {
-        map_at(new, "metadata").insert("generation".into(), (generation + 1).into());
     }
 }
 
