@@ -1,1 +1,20 @@
-fn main() {}
+//! `podlab`: one binary for everything. Exit codes: 0 passed, 1 failed, 2 could not run.
+
+mod cli;
+mod verbs;
+
+use clap::Parser;
+
+fn main() -> std::process::ExitCode {
+    // Before anything else: this program may have been exec'ed as a CNI plugin, and capsules are forked from a process
+    // that has no threads yet.
+    podlab_testbed::answer_as_cni_plugin();
+    let cli = cli::Cli::parse();
+    match verbs::run(cli) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("podlab: {error:#}");
+            std::process::ExitCode::from(2)
+        }
+    }
+}

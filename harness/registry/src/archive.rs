@@ -3,10 +3,12 @@
 use std::{
     collections::BTreeMap,
     fs::File,
-    io::Read,
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
 };
 
+use base64::Engine;
 use bytes::Bytes;
 use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 use podlab_testimage::digest;
@@ -34,7 +36,10 @@ pub enum ArchiveError {
         /// Why.
         why: String,
     },
-    /// The registry refused a part.
+    /// The registry's answer to a push.
+    #[error("the registry answered: {0}")]
+    Refused(String),
+    /// The storage refused a part.
     #[error("store image")]
     Store(#[from] StorageError),
 }
@@ -60,6 +65,44 @@ pub fn push(storage: &Storage, tar: &Path, repository: &str, tag: &str) -> Resul
     }
     storage.put_manifest(repository, tag, &loaded.media_type, loaded.manifest)?;
     Ok(())
+}
+
+/// Pushes the (first) image of an archive to a registry over plain HTTP. Blocking.
+///
+/// # Errors
+/// [`ArchiveError`]; [`ArchiveError::Refused`] with the registry's answer.
+pub fn push_http(
+    to: SocketAddr,
+    credentials: Option<(&str, &str)>,
+    tar: &Path,
+    repository: &str,
+    tag: &str,
+) -> Result<(), ArchiveError> {
+    let loaded = load(tar)?;
+    let send = |method: &str, path: &str, kind: &str, body: &[u8]| -> Result<(), ArchiveError> {
+        let net = |source| ArchiveError::Read { path: to.to_string().into(), source };
+        let auth = credentials.map(|(user, password)| {
+            let text = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
+            format!("Authorization: Basic {text}\r\n")
+        });
+        let mut stream = TcpStream::connect(to).map_err(net)?;
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: registry\r\nConnection: close\r\n{}Content-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
+            auth.unwrap_or_default(),
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body)).map_err(net)?;
+        let mut answer = Vec::new();
+        stream.take(1 << 20).read_to_end(&mut answer).map_err(net)?;
+        let text = String::from_utf8_lossy(&answer).into_owned();
+        let status = text.split_whitespace().nth(1).unwrap_or_default();
+        if status.starts_with('2') { Ok(()) } else { Err(ArchiveError::Refused(text.lines().last().unwrap_or(status).to_owned())) }
+    };
+    for blob in &loaded.blobs {
+        let path = format!("/v2/{repository}/blobs/uploads/?digest={}", digest(blob));
+        send("POST", &path, "application/octet-stream", blob)?;
+    }
+    send("PUT", &format!("/v2/{repository}/manifests/{tag}"), &loaded.media_type, &loaded.manifest)
 }
 
 fn load(path: &Path) -> Result<Loaded, ArchiveError> {

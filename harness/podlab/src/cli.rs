@@ -1,0 +1,197 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Test and benchmark harness for the Kubernetes Pod lifecycle.
+#[derive(Debug, Parser)]
+#[command(name = "podlab", version, about)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+/// The name of a cluster.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Name {
+    /// Name of the cluster.
+    #[arg(long, default_value = "podlab")]
+    pub(crate) name: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Boot a cluster; returns when every node is Ready. It lives until `down`.
+    Up(Up),
+    /// End a cluster. Idempotent.
+    Down {
+        #[command(flatten)]
+        name: Name,
+        /// Keep the API's state for a later `up` of that name.
+        #[arg(long)]
+        keep: bool,
+    },
+    /// List clusters.
+    Ps {
+        /// Machine-readable output.
+        #[arg(short, long, value_enum, default_value = "table")]
+        output: Output,
+    },
+    /// Show the log of a component: `capsule`, `plane`, or a node.
+    Logs {
+        /// Which component.
+        component: String,
+        #[command(flatten)]
+        name: Name,
+    },
+    /// Run a command inside a node.
+    Enter {
+        #[command(flatten)]
+        name: Name,
+        /// Which node.
+        #[arg(long, default_value = "node-1")]
+        node: String,
+        /// The command; a shell when absent.
+        #[arg(last = true)]
+        command: Vec<String>,
+    },
+    /// Remove what dead runs left behind.
+    Gc,
+    /// Say what this host lacks, and how to get it.
+    Diag,
+    /// Act on a node.
+    Node {
+        #[command(subcommand)]
+        action: NodeAction,
+    },
+    /// Put images on nodes or into registries.
+    Image {
+        #[command(subcommand)]
+        action: ImageAction,
+    },
+    /// Run as a CNI plugin: environment and standard input as the CNI specification says.
+    Cni {
+        /// Which plugin: bridge, host-local, loopback, portmap.
+        plugin: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Up {
+    #[command(flatten)]
+    pub(crate) name: Name,
+    /// Number of nodes.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub(crate) nodes: u8,
+    /// Where to write the kubeconfig.
+    #[arg(long, default_value = "podlab.kubeconfig")]
+    pub(crate) kubeconfig: PathBuf,
+    /// Image archive (`docker save` or OCI layout) to put on every node; may be repeated.
+    #[arg(long, value_name = "TAR")]
+    pub(crate) image_archive: Vec<PathBuf>,
+    /// CPUs each node reports.
+    #[arg(long, default_value = "2", value_parser = cpu)]
+    pub(crate) node_cpu: u64,
+    /// Memory each node reports.
+    #[arg(long, default_value = "4Gi", value_parser = bytes)]
+    pub(crate) node_memory: u64,
+    /// Port of 127.0.0.1 to forward to the same port of node-1; may be repeated.
+    #[arg(long, value_name = "PORT")]
+    pub(crate) publish: Vec<u16>,
+    /// What an acknowledged write survives.
+    #[arg(long, value_enum, default_value = "batch")]
+    pub(crate) durable: Durable,
+    /// User of private.registry.test.
+    #[arg(long, default_value = "bench")]
+    pub(crate) registry_user: String,
+    /// Password of private.registry.test.
+    #[arg(long, default_value = "s3cret")]
+    pub(crate) registry_password: String,
+    /// How the parts are kept apart.
+    #[arg(long, value_enum, default_value = "process")]
+    pub(crate) isolation: Isolation,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Durable {
+    /// Memory only.
+    Off,
+    /// SIGKILL of any process.
+    Batch,
+    /// Power loss.
+    Always,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Isolation {
+    /// Each part in a process of its own.
+    Process,
+    /// Everything in one process.
+    Thread,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// Columns.
+    Table,
+    /// JSON.
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum NodeAction {
+    /// SIGKILL the node agent; containers live on.
+    Kill(NodeName),
+    /// SIGTERM the node agent; containers live on.
+    Stop(NodeName),
+    /// Start the node agent.
+    Start(NodeName),
+    /// Take the whole node down at once, as a power loss does.
+    Crash(NodeName),
+    /// Start a crashed node.
+    Boot(NodeName),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NodeName {
+    /// Which node.
+    pub(crate) node: String,
+    #[command(flatten)]
+    pub(crate) name: Name,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ImageAction {
+    /// Put archives on all nodes under their names.
+    Load {
+        /// `docker save` or OCI-layout archives.
+        #[arg(required = true)]
+        archives: Vec<PathBuf>,
+        #[command(flatten)]
+        name: Name,
+    },
+    /// Put an archive's image into a registry of the cluster.
+    Push {
+        /// `docker save` or OCI-layout archive.
+        archive: PathBuf,
+        /// e.g. registry.test/app:1 or private.registry.test/app:1.
+        reference: String,
+        #[command(flatten)]
+        name: Name,
+    },
+}
+
+/// CPUs as thousandths: `2`, `1500m`, `0.5`.
+fn cpu(text: &str) -> Result<u64, String> {
+    positive(podlab_testbed::parse_milli(text).map_err(|e| e.to_string())?)
+}
+
+/// Bytes: `4Gi`, `512Mi`.
+fn bytes(text: &str) -> Result<u64, String> {
+    positive(podlab_testbed::parse_quantity(text).map_err(|e| e.to_string())?)
+}
+
+fn positive(n: i128) -> Result<u64, String> {
+    u64::try_from(n).ok().filter(|n| *n > 0).ok_or_else(|| "must be greater than zero".to_owned())
+}

@@ -1,0 +1,32 @@
+//! One module per group of verbs.
+
+mod cluster;
+mod enter;
+mod image;
+mod node;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::cli::{Cli, Verb};
+
+/// Runs a verb.
+pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
+    // What dead runs left behind is gone after any command; `gc` only says what it was.
+    if !matches!(cli.verb, Verb::Gc | Verb::Cni { .. }) {
+        podlab_testbed::collect_garbage();
+    }
+    match cli.verb {
+        Verb::Up(up) => cluster::up(up),
+        Verb::Down { name, keep } => cluster::down(&name.name, keep),
+        Verb::Ps { output } => cluster::ps(output),
+        Verb::Logs { component, name } => cluster::logs(&name.name, &component),
+        Verb::Gc => cluster::gc(),
+        Verb::Diag => cluster::diag(),
+        Verb::Enter { name, node, command } => enter::enter(&name.name, &node, &command),
+        Verb::Node { action } => node::act(action),
+        Verb::Image { action } => image::act(action),
+        Verb::Cni { plugin } => std::process::exit(podlab_cni::skel::main(&plugin)),
+    }
+}
