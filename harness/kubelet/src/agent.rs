@@ -1,0 +1,199 @@
+//! What the parts of a node agent share, and the few things they ask of it together.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use podlab_api::{
+    core::{Node, Pod},
+    k8s_openapi::api::node::v1::RuntimeClass,
+};
+use podlab_client::Client;
+use podlab_clock::{Clock, Rng};
+use podlab_cri::v1;
+use podlab_lifecycle::{
+    backoff::Backoff,
+    qos::{self, QosClass},
+    resources::{self, PodCgroupLimits},
+    spec,
+    status::{self, MayRun, Verdict},
+};
+use podlab_timeline::{PodKey, Recorder};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    admission,
+    config::KubeletConfig,
+    container::{downward::Allocatable, qos_cgroup_path},
+    csi::Drivers,
+    host::{Host, Machine},
+    images::ImageManager,
+    labels,
+    objects::Objects,
+    pods::Workers,
+    prober::Prober,
+    runtime::{Images, Runtime},
+    say::Say,
+    status::StatusManager,
+    volumes::VolumeManager,
+};
+
+/// Whether runtime and network work, as last asked.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct RuntimeHealth {
+    /// Asked at least once.
+    pub(crate) known: bool,
+    /// Why the runtime does not work.
+    pub(crate) runtime_problem: Option<String>,
+    /// Why the network does not work.
+    pub(crate) network_problem: Option<String>,
+}
+
+/// The shared parts.
+pub(crate) struct Agent {
+    pub(crate) config: Arc<KubeletConfig>,
+    pub(crate) client: Client,
+    pub(crate) clock: Clock,
+    pub(crate) rng: Rng,
+    pub(crate) recorder: Recorder,
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) image_service: Arc<dyn Images>,
+    pub(crate) machine: Machine,
+    pub(crate) allocatable: Allocatable,
+    pub(crate) say: Say,
+    pub(crate) status: Arc<StatusManager>,
+    pub(crate) prober: Arc<Prober>,
+    pub(crate) objects: Arc<Objects>,
+    pub(crate) images: ImageManager,
+    pub(crate) volumes: VolumeManager,
+    pub(crate) drivers: Arc<Drivers>,
+    pub(crate) workers: Workers,
+    pub(crate) crash: Mutex<Backoff>,
+    pub(crate) health: tokio::sync::watch::Sender<RuntimeHealth>,
+    pub(crate) runtime_name: Mutex<(String, String)>,
+    /// UIDs the runtime had something of when the agent started.
+    pub(crate) inventory: Mutex<BTreeSet<String>>,
+    /// The node as last written or read.
+    pub(crate) node: Mutex<Node>,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) shutdown: CancellationToken,
+}
+
+impl Agent {
+    /// Scheme before container ids in the API.
+    pub(crate) fn scheme(&self) -> String {
+        self.runtime_name.lock().0.clone()
+    }
+
+    /// Whether the runtime may hold something of a Pod from before this agent.
+    pub(crate) fn had_at_start(&self, uid: &str) -> bool {
+        self.inventory.lock().contains(uid)
+    }
+
+    /// Why Pods cannot get a network, if so.
+    pub(crate) fn network_problem(&self) -> Option<String> {
+        self.health.borrow().network_problem.clone()
+    }
+
+    /// The node's object, for decisions.
+    pub(crate) fn node_view(&self) -> Node {
+        match self.objects.node() {
+            Some(n) => (*n).clone(),
+            None => self.node.lock().clone(),
+        }
+    }
+
+    /// What Pods may use of the node.
+    pub(crate) fn capacity_for_pods(&self) -> BTreeMap<String, i64> {
+        let node = self.node.lock();
+        admission::amounts(node.status.as_ref().and_then(|s| s.allocatable.as_ref()))
+    }
+
+    /// Refuses a Pod.
+    pub(crate) fn reject(&self, pod: &Pod, verdict: &Verdict) {
+        let event: &'static str = event_reason(&verdict.reason);
+        self.say.warn(pod, event, verdict.message.clone());
+        self.status.set(pod, status::rejected(pod, verdict), MayRun::No);
+        self.status.finish(pod.metadata.uid.as_deref().unwrap_or_default());
+    }
+
+    /// The runtime handler of a Pod's RuntimeClass; empty for the default.
+    pub(crate) async fn runtime_handler(&self, pod: &Pod) -> Result<String, String> {
+        let Some(name) = spec::pod_spec(pod).runtime_class_name.as_deref().filter(|n| !n.is_empty()) else { return Ok(String::new()) };
+        match self.client.all::<RuntimeClass>().get(name).await {
+            Ok(class) => Ok(class.handler),
+            Err(e) if e.is_not_found() => Err(format!("RuntimeClass \"{name}\" not found")),
+            Err(e) => Err(e.to_string()),
+        }
+    }
+
+    /// Adjusts the QoS cgroups to the Pods that are there.
+    pub(crate) fn qos_changed(&self) {
+        if self.config.cgroup_root.is_none() {
+            return;
+        }
+        let burstable: i64 = self
+            .workers
+            .active()
+            .iter()
+            .filter(|p| qos::of(p) == QosClass::Burstable)
+            .map(|p| resources::pod_requests(p).get("cpu").copied().unwrap_or(0))
+            .sum();
+        for (class, shares) in [(QosClass::Burstable, resources::shares(burstable)), (QosClass::BestEffort, resources::SHARES.0)] {
+            let limits = PodCgroupLimits { cpu_shares: shares, ..PodCgroupLimits::default() };
+            if let Err(error) = self.host.cgroup_apply(qos_cgroup_path(class), &limits) {
+                tracing::warn!(class = class.as_str(), %error, "QoS cgroup not updated");
+            }
+        }
+    }
+
+    /// Removes sandboxes, containers and logs of a Pod that is no more.
+    pub(crate) async fn remove_leftovers(&self, uid: &str) {
+        let filter = v1::PodSandboxFilter { label_selector: [(labels::POD_UID.to_owned(), uid.to_owned())].into(), ..Default::default() };
+        let sandboxes = match self.runtime.list_pod_sandbox(filter).await {
+            Ok(s) => s,
+            Err(error) => {
+                tracing::warn!(uid, %error, "sandboxes not listed");
+                return;
+            }
+        };
+        for s in sandboxes {
+            if let Err(error) = self.runtime.remove_pod_sandbox(&s.id).await {
+                tracing::warn!(uid, %error, "sandbox not removed");
+            }
+            if let Some(m) = &s.metadata {
+                let key = PodKey { namespace: m.namespace.clone(), name: m.name.clone(), uid: m.uid.clone() };
+                self.remove_logs(&key);
+            }
+        }
+        self.inventory.lock().remove(uid);
+    }
+
+    fn remove_logs(&self, key: &PodKey) {
+        let dir = self.config.log_dir(&key.namespace, &key.name, &key.uid);
+        if let Err(error) = self.host.remove_tree(&dir) {
+            tracing::warn!(dir = %dir.display(), %error, "logs not removed");
+        }
+        if let Some(links) = &self.config.container_logs_dir {
+            let prefix = format!("{}_{}_", key.name, key.namespace);
+            for name in self.host.list(links).unwrap_or_default().iter().filter(|n| n.starts_with(&prefix)) {
+                let link = links.join(name);
+                if self.host.read_link(&link).is_ok_and(|t| t.starts_with(&dir)) {
+                    let _ = self.host.remove_file(&link);
+                }
+            }
+        }
+    }
+}
+
+/// Events take reasons that live for ever; those of rejections are a closed set, but for extended resources.
+fn event_reason(reason: &str) -> &'static str {
+    const KNOWN: [&str; 10] = [
+        "OutOfcpu", "OutOfmemory", "OutOfephemeral-storage", "OutOfpods", "NodeAffinity", "NodePorts", "TaintToleration",
+        "NodeShutdown", "Evicted", "UnexpectedAdmissionError",
+    ];
+    KNOWN.iter().find(|k| **k == reason).copied().unwrap_or("UnexpectedAdmissionError")
+}

@@ -1,0 +1,189 @@
+//! Dialling on behalf of probes and hooks, with Go's words for what goes wrong.
+
+use std::{
+    io,
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper_util::rt::TokioIo;
+use podlab_clock::Clock;
+use rustls::{
+    DigitallySignedStruct, SignatureScheme,
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+};
+
+use super::{Health, HttpAnswer, HttpProbe};
+
+/// Most of a body that is kept.
+const MAX_BODY: usize = 10 * 1024;
+/// Go's text when a client's timeout ends a request.
+const TIMED_OUT: &str = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
+
+pub(super) async fn dial(clock: &Clock, host: &str, port: u16, timeout: Duration) -> Result<TcpStream, String> {
+    let shown = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    match clock.timeout(timeout, TcpStream::connect((host, port))).await {
+        None => Err(format!("dial tcp {shown}: i/o timeout")),
+        Some(Err(e)) => Err(format!("dial tcp {shown}: connect: {}", errno_text(&e))),
+        Some(Ok(s)) => Ok(s),
+    }
+}
+
+/// The kernel's word for an errno, in Go's spelling.
+fn errno_text(e: &io::Error) -> String {
+    match e.raw_os_error() {
+        Some(libc::ECONNREFUSED) => "connection refused".to_owned(),
+        Some(libc::EHOSTUNREACH) => "no route to host".to_owned(),
+        Some(libc::ENETUNREACH) => "network is unreachable".to_owned(),
+        Some(libc::ECONNRESET) => "connection reset by peer".to_owned(),
+        Some(libc::ETIMEDOUT) => "connection timed out".to_owned(),
+        Some(_) | None => e.to_string().to_lowercase(),
+    }
+}
+
+pub(super) async fn get(clock: &Clock, probe: &HttpProbe, timeout: Duration) -> Result<HttpAnswer, String> {
+    match clock.timeout(timeout, exchange(clock, probe, timeout)).await {
+        Some(answer) => answer,
+        None => Err(TIMED_OUT.to_owned()),
+    }
+}
+
+async fn exchange(clock: &Clock, probe: &HttpProbe, timeout: Duration) -> Result<HttpAnswer, String> {
+    let tcp = dial(clock, &probe.host, probe.port, timeout).await?;
+    if probe.scheme.eq_ignore_ascii_case("https") {
+        let name = ServerName::try_from(probe.host.clone()).map_err(|e| e.to_string())?;
+        let connector = tokio_rustls::TlsConnector::from(trusting()?);
+        let tls = connector.connect(name, tcp).await.map_err(|e| format!("remote error: tls: {e}"))?;
+        return send(tls, probe).await;
+    }
+    send(tcp, probe).await
+}
+
+async fn send<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, probe: &HttpProbe) -> Result<HttpAnswer, String> {
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake::<_, Empty<Bytes>>(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
+    let path = if probe.path.starts_with('/') { probe.path.clone() } else { format!("/{}", probe.path) };
+    let mut request = http::Request::builder().method("GET").uri(path);
+    let given = |name: &str| probe.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
+    if !given("host") {
+        request = request.header("Host", format!("{}:{}", probe.host, probe.port));
+    }
+    if !given("user-agent") {
+        request = request.header("User-Agent", "kube-probe/1.36");
+    }
+    if !given("accept") {
+        request = request.header("Accept", "*/*");
+    }
+    for (name, value) in probe.headers.iter().filter(|(n, v)| !(v.is_empty() && (n.eq_ignore_ascii_case("accept") || n.eq_ignore_ascii_case("user-agent")))) {
+        request = request.header(name, value);
+    }
+    let request = request.header("Connection", "close").body(Empty::new()).map_err(|e| e.to_string())?;
+    let talk = async {
+        let response = sender.send_request(request).await.map_err(|e| if e.is_incomplete_message() { "EOF".to_owned() } else { e.to_string() })?;
+        let status = response.status().as_u16();
+        let location = response.headers().get("location").and_then(|v| v.to_str().ok()).map(str::to_owned);
+        let mut body = Vec::new();
+        let mut stream = response.into_body();
+        while let Some(Ok(frame)) = stream.frame().await {
+            if let Some(data) = frame.data_ref() {
+                let room = MAX_BODY - body.len();
+                body.extend_from_slice(&data[..data.len().min(room)]);
+                if body.len() == MAX_BODY {
+                    break;
+                }
+            }
+        }
+        Ok(HttpAnswer { status, location, body })
+    };
+    tokio::pin!(talk);
+    tokio::pin!(connection);
+    let mut open = true;
+    loop {
+        tokio::select! {
+            biased;
+            answer = &mut talk => return answer,
+            _ = &mut connection, if open => open = false,
+        }
+    }
+}
+
+/// Probes do not verify certificates. Source: k/k pkg/probe/http/http.go.
+fn trusting() -> Result<Arc<rustls::ClientConfig>, String> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(|e| e.to_string())?;
+    Ok(Arc::new(builder.dangerous().with_custom_certificate_verifier(Arc::new(Anyone)).with_no_client_auth()))
+}
+
+#[derive(Debug)]
+struct Anyone;
+
+impl ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(&self, _: &[u8], _: &CertificateDer<'_>, _: &DigitallySignedStruct) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(&self, _: &[u8], _: &CertificateDer<'_>, _: &DigitallySignedStruct) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        rustls::crypto::ring::default_provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// `grpc.health.v1.HealthCheckRequest`.
+#[derive(Clone, PartialEq, prost::Message)]
+struct HealthCheckRequest {
+    #[prost(string, tag = "1")]
+    service: String,
+}
+
+/// `grpc.health.v1.HealthCheckResponse`.
+#[derive(Clone, PartialEq, prost::Message)]
+struct HealthCheckResponse {
+    #[prost(int32, tag = "1")]
+    status: i32,
+}
+
+pub(super) async fn health(clock: &Clock, host: &str, port: u16, service: &str, timeout: Duration) -> Result<Health, String> {
+    let shown = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    let late = || format!("timeout: failed to connect service \"{shown}\" within {timeout:?}: context deadline exceeded");
+    let check = async {
+        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{shown}")).map_err(|e| e.to_string())?;
+        let channel = endpoint.connect().await.map_err(|e| {
+            format!("error: failed to connect service at \"{shown}\": connection error: {e}")
+        })?;
+        let mut client = tonic::client::Grpc::new(channel);
+        client.ready().await.map_err(|e| e.to_string())?;
+        let codec = tonic_prost::ProstCodec::<HealthCheckRequest, HealthCheckResponse>::default();
+        let path = http::uri::PathAndQuery::from_static("/grpc.health.v1.Health/Check");
+        let request = tonic::Request::new(HealthCheckRequest { service: service.to_owned() });
+        match client.unary(request, path, codec).await {
+            Ok(r) if r.get_ref().status == 1 => Ok(Health::Serving),
+            Ok(r) => Ok(Health::Other(r.get_ref().status)),
+            Err(s) if s.code() == tonic::Code::Unimplemented => {
+                Err("error: this server does not implement the grpc health protocol (grpc.health.v1.Health)".to_owned())
+            }
+            Err(s) => Err(format!("error: health rpc probe failed: rpc error: code = {:?} desc = {}", s.code(), s.message())),
+        }
+    };
+    clock.timeout(timeout, check).await.unwrap_or_else(|| Err(late()))
+}

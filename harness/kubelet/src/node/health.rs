@@ -1,0 +1,51 @@
+//! Whether the runtime and its network work.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::agent::{Agent, RuntimeHealth};
+
+/// How often the runtime is asked once it works.
+const POLL: Duration = Duration::from_secs(5);
+/// How often while it does not: a node must become ready as soon as its runtime is.
+const POLL_STARTING: Duration = Duration::from_millis(20);
+
+/// Asks once.
+pub(crate) async fn check(agent: &Agent) -> RuntimeHealth {
+    let status = match agent.runtime.status().await {
+        Ok(s) => s.status.unwrap_or_default(),
+        Err(e) => {
+            let problem = format!("container runtime is down: {e}");
+            return RuntimeHealth { known: true, runtime_problem: Some(problem.clone()), network_problem: Some(problem) };
+        }
+    };
+    let problem = |kind: &str, label: &str| {
+        let Some(c) = status.conditions.iter().find(|c| c.r#type == kind) else {
+            return Some(format!("container runtime status check may not have completed yet: {kind} is missing"));
+        };
+        (!c.status).then(|| format!("{label} not ready: {kind}=false reason:{} message:{}", c.reason, c.message))
+    };
+    RuntimeHealth {
+        known: true,
+        runtime_problem: problem("RuntimeReady", "container runtime"),
+        network_problem: problem("NetworkReady", "container runtime network"),
+    }
+}
+
+/// Keeps asking until the agent stops.
+pub(crate) async fn watch_health(agent: Arc<Agent>) {
+    let shutdown = agent.shutdown.clone();
+    let _ = shutdown
+        .run_until_cancelled(async {
+            loop {
+                let health = check(&agent).await;
+                let works = health.runtime_problem.is_none() && health.network_problem.is_none();
+                agent.health.send_if_modified(|old| {
+                    let changed = *old != health;
+                    *old = health;
+                    changed
+                });
+                agent.clock.sleep(if works { POLL } else { POLL_STARTING }).await;
+            }
+        })
+        .await;
+}

@@ -1,0 +1,165 @@
+//! What happens in the runtime, told to the workers: its event stream, and a full listing now and then in case an event
+//! was lost. Source: k/k pkg/kubelet/pleg/{evented,generic}.go.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use futures::StreamExt;
+use podlab_cri::v1;
+use podlab_lifecycle::runtime::RuntimeState;
+use podlab_timeline::PodKey;
+
+use crate::{
+    agent::Agent,
+    labels,
+    pods::{Kill, Target},
+    runtime::{Cri, EventStream},
+};
+
+/// Pause before the event stream is opened again.
+const RECONNECT: Duration = Duration::from_millis(200);
+/// Grace for containers of Pods nobody knows any more.
+const ORPHAN_GRACE: Duration = Duration::from_secs(30);
+
+/// Something of the runtime, as a listing shows it.
+struct Seen {
+    uid: String,
+    id: String,
+    state: RuntimeState,
+}
+
+/// Follows the runtime until the agent stops.
+pub(crate) async fn run(agent: Arc<Agent>) {
+    let shutdown = agent.shutdown.clone();
+    let _ = shutdown.run_until_cancelled(follow(&agent)).await;
+}
+
+async fn follow(agent: &Arc<Agent>) {
+    loop {
+        match agent.runtime.events().await {
+            Ok(stream) => {
+                // Whatever happened while nobody listened shows in the listing.
+                if let Err(error) = relist(agent).await {
+                    tracing::warn!(%error, "relist failed");
+                }
+                listen(agent, stream).await;
+            }
+            Err(error) => tracing::debug!(%error, "no event stream"),
+        }
+        agent.clock.sleep(RECONNECT).await;
+        if let Err(error) = relist(agent).await {
+            tracing::debug!(%error, "relist failed");
+        }
+    }
+}
+
+async fn listen(agent: &Arc<Agent>, mut stream: EventStream) {
+    let mut next = agent.clock.now().after(agent.config.relist_period);
+    loop {
+        tokio::select! {
+            biased;
+            event = stream.next() => match event {
+                Some(Ok(e)) => tell(agent, &e),
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "event stream broke");
+                    return;
+                }
+                None => return,
+            },
+            () = agent.clock.sleep_until(next) => {
+                if let Err(error) = relist(agent).await {
+                    tracing::warn!(%error, "relist failed");
+                }
+                next = agent.clock.now().after(agent.config.relist_period);
+            }
+        }
+    }
+}
+
+fn tell(agent: &Arc<Agent>, e: &v1::ContainerEventResponse) {
+    let sandbox = e.pod_sandbox_status.as_ref();
+    let from_sandbox = sandbox.and_then(|s| s.metadata.as_ref()).map(|m| m.uid.clone());
+    let from_container = e.containers_statuses.iter().find(|c| c.id == e.container_id).and_then(|c| c.labels.get(labels::POD_UID).cloned());
+    let Some(uid) = from_sandbox.or(from_container).filter(|u| !u.is_empty()) else { return };
+    let state = match e.container_event_type() {
+        v1::ContainerEventType::ContainerCreatedEvent | v1::ContainerEventType::ContainerDeletedEvent => return,
+        v1::ContainerEventType::ContainerStartedEvent => RuntimeState::Running,
+        v1::ContainerEventType::ContainerStoppedEvent => RuntimeState::Exited,
+    };
+    agent.workers.runtime_event(&uid, &e.container_id, state);
+}
+
+async fn listing(agent: &Agent) -> Cri<Vec<Seen>> {
+    let (sandboxes, containers) =
+        futures::future::try_join(agent.runtime.list_pod_sandbox(v1::PodSandboxFilter::default()), agent.runtime.list_containers(v1::ContainerFilter::default())).await?;
+    let mut out = Vec::new();
+    for s in sandboxes {
+        let state = if s.state() == v1::PodSandboxState::SandboxReady { RuntimeState::Running } else { RuntimeState::Exited };
+        let uid = s.metadata.as_ref().map(|m| m.uid.clone()).unwrap_or_default();
+        out.push(Seen { uid, id: s.id, state });
+    }
+    for c in containers {
+        let state = match c.state() {
+            v1::ContainerState::ContainerCreated => continue,
+            v1::ContainerState::ContainerRunning => RuntimeState::Running,
+            v1::ContainerState::ContainerExited => RuntimeState::Exited,
+            v1::ContainerState::ContainerUnknown => RuntimeState::Unknown,
+        };
+        let uid = c.labels.get(labels::POD_UID).cloned().unwrap_or_default();
+        out.push(Seen { uid, id: c.id, state });
+    }
+    Ok(out)
+}
+
+/// Lists everything, tells the workers what is news to them.
+async fn relist(agent: &Arc<Agent>) -> Cri<()> {
+    for s in listing(agent).await? {
+        agent.workers.runtime_event(&s.uid, &s.id, s.state);
+    }
+    Ok(())
+}
+
+/// UIDs of all Pods the runtime has something of.
+pub(crate) async fn inventory(agent: &Agent) -> Cri<BTreeSet<String>> {
+    Ok(listing(agent).await?.into_iter().map(|s| s.uid).filter(|u| !u.is_empty()).collect())
+}
+
+/// Stops and removes what belongs to Pods the API no longer has; called once the API's Pods are known.
+pub(crate) async fn remove_orphans(agent: &Arc<Agent>, known: &BTreeSet<String>) {
+    let orphans: Vec<String> = agent.inventory.lock().iter().filter(|u| !known.contains(*u)).cloned().collect();
+    for uid in orphans {
+        if let Err(error) = remove_orphan(agent, &uid).await {
+            tracing::warn!(uid, %error, "orphan not removed");
+        }
+    }
+    let pods = agent.config.root_dir.join("pods");
+    for uid in agent.host.list(&pods).unwrap_or_default() {
+        if !known.contains(&uid)
+            && let Err(error) = agent.volumes.tear_down(&uid).await
+        {
+            tracing::warn!(uid, %error, "volumes of an orphan not removed");
+        }
+    }
+}
+
+async fn remove_orphan(agent: &Arc<Agent>, uid: &str) -> Cri<()> {
+    let selector: std::collections::BTreeMap<String, String> = [(labels::POD_UID.to_owned(), uid.to_owned())].into();
+    let running = v1::ContainerFilter {
+        label_selector: selector,
+        state: Some(v1::ContainerStateValue { state: v1::ContainerState::ContainerRunning.into() }),
+        ..Default::default()
+    };
+    let containers = agent.runtime.list_containers(running).await?;
+    let grace = containers.iter().find_map(|c| {
+        let text = |k: &str| c.annotations.get(k).and_then(|v| v.parse::<u64>().ok());
+        text(labels::POD_DELETION_GRACE).or_else(|| text(labels::POD_GRACE))
+    });
+    let targets: Vec<Target> = containers
+        .into_iter()
+        .map(|c| Target { id: c.id, name: c.labels.get(labels::CONTAINER_NAME).cloned().unwrap_or_default(), message: None, reason: None })
+        .collect();
+    let key = PodKey { namespace: String::new(), name: String::new(), uid: uid.to_owned() };
+    let kill = Kill { agent, pod: None, key: &key };
+    kill.containers(&targets, Some(grace.map_or(ORPHAN_GRACE, Duration::from_secs))).await;
+    agent.remove_leftovers(uid).await;
+    Ok(())
+}

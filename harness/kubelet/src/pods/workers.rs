@@ -1,0 +1,126 @@
+//! The workers by UID: who exists, who is told what, and what to do about things the API knows nothing of.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use parking_lot::Mutex;
+use podlab_api::core::Pod;
+use podlab_lifecycle::{runtime::RuntimeState, spec, words::Phase};
+use podlab_timeline::Stage;
+
+use super::{
+    mailbox::{EndRequest, Mailbox},
+    worker::Worker,
+};
+use crate::{admission, agent::Agent, status::key_of};
+
+/// All workers of the node.
+#[derive(Default)]
+pub(crate) struct Workers(Mutex<BTreeMap<String, Arc<Mailbox>>>);
+
+impl Workers {
+    /// The Pods that take room on the node: those whose worker is not done.
+    pub(crate) fn active(&self) -> Vec<Arc<Pod>> {
+        self.0.lock().values().filter(|m| !m.is_finished()).map(|m| m.pod()).collect()
+    }
+
+    /// All Pods with a worker, done or not.
+    pub(crate) fn pods(&self) -> Vec<Arc<Pod>> {
+        self.0.lock().values().map(|m| m.pod()).collect()
+    }
+
+    /// The Pod of a namespace and name.
+    pub(crate) fn find(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        let named = |p: &Arc<Pod>| p.metadata.namespace.as_deref() == Some(namespace) && p.metadata.name.as_deref() == Some(name);
+        // A Pod that replaced another of the same name is the one meant.
+        self.pods().into_iter().filter(named).max_by_key(|p| p.metadata.creation_timestamp.clone().map(|t| t.0))
+    }
+
+    fn get(&self, uid: &str) -> Option<Arc<Mailbox>> {
+        self.0.lock().get(uid).cloned()
+    }
+
+    /// A Pod appeared in the API or changed there.
+    pub(crate) fn apply(&self, agent: &Arc<Agent>, old: Option<&Pod>, pod: Arc<Pod>) {
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        agent.status.observe(&pod);
+        if let Some(mailbox) = self.get(&uid) {
+            agent.prober.update_pod(&pod);
+            // A change of the status alone is our own, or a readiness gate's.
+            let spec_changed = old.is_none_or(|o| o.spec != pod.spec || o.metadata.labels != pod.metadata.labels || o.metadata.annotations != pod.metadata.annotations || o.metadata.deletion_timestamp != pod.metadata.deletion_timestamp || o.metadata.deletion_grace_period_seconds != pod.metadata.deletion_grace_period_seconds);
+            let gates = spec::pod_spec(&pod).readiness_gates.as_ref().is_some_and(|g| !g.is_empty())
+                && gate_states(old) != gate_states(Some(&pod));
+            mailbox.update(pod, spec_changed || gates);
+            return;
+        }
+        let key = key_of(&pod);
+        agent.recorder.stage(&key, Stage::Observed);
+        let shown = Phase::parse(pod.status.as_ref().and_then(|s| s.phase.as_deref()));
+        let known = pod.status.as_ref().is_some_and(|s| s.start_time.is_some());
+        if !known && !shown.is_terminal() && !spec::is_deleting(&pod) {
+            if let Err(verdict) = admission::admit(agent, &pod, &self.active()) {
+                agent.reject(&pod, &verdict);
+                return;
+            }
+        }
+        agent.recorder.stage(&key, Stage::Admitted);
+        let mailbox = Arc::new(Mailbox::new(pod.clone()));
+        self.0.lock().insert(uid.clone(), mailbox.clone());
+        if spec::is_deleting(&pod) || shown.is_terminal() {
+            mailbox.ending.cancel();
+        }
+        agent.tasks.spawn(Worker::new(agent.clone(), mailbox, uid).run());
+    }
+
+    /// A Pod's object is gone from the API.
+    pub(crate) fn remove(&self, agent: &Arc<Agent>, pod: &Arc<Pod>) {
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        agent.status.forget(&uid);
+        let Some(mailbox) = self.get(&uid) else { return };
+        mailbox.mark_removed();
+        if mailbox.is_finished() {
+            self.forget(&uid);
+            let agent = agent.clone();
+            agent.tasks.clone().spawn(async move { agent.remove_leftovers(&uid).await });
+            return;
+        }
+        if spec::is_deleting(pod) {
+            mailbox.update(pod.clone(), true);
+        }
+        mailbox.end(EndRequest::default());
+    }
+
+    /// Drops a worker that is done and whose object is gone.
+    pub(crate) fn forget(&self, uid: &str) {
+        self.0.lock().remove(uid);
+    }
+
+    /// Something happened to a Pod.
+    pub(crate) fn kick(&self, uid: &str) {
+        if let Some(m) = self.get(uid) {
+            m.kick();
+        }
+    }
+
+    /// The runtime reports a state; false when no worker has this UID.
+    pub(crate) fn runtime_event(&self, uid: &str, id: &str, state: RuntimeState) -> bool {
+        match self.get(uid) {
+            Some(m) => {
+                m.runtime_event(id, state);
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+fn gate_states(pod: Option<&Pod>) -> Vec<(String, String)> {
+    let Some(pod) = pod else { return Vec::new() };
+    let gates = spec::pod_spec(pod).readiness_gates.iter().flatten();
+    let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+    gates
+        .map(|g| {
+            let state = conditions.iter().find(|c| c.type_ == g.condition_type).map(|c| c.status.clone());
+            (g.condition_type.clone(), state.unwrap_or_default())
+        })
+        .collect()
+}
