@@ -97,8 +97,12 @@ async fn follow_exits(runtime: &Arc<Runtime>, mut exits: crate::init::ExitStream
                 tasks.spawn(async move { runtime.container_exited(&id, exit).await });
             }
             "s" => {
-                runtime.sandbox_exited(id).await;
-                runtime.acknowledge(exit.pid, exit.start);
+                let (runtime, id) = (Arc::clone(runtime), id.to_owned());
+                let tasks = runtime.tasks.clone();
+                tasks.spawn(async move {
+                    runtime.sandbox_exited(&id).await;
+                    runtime.acknowledge(exit.pid, exit.start);
+                });
             }
             "e" => {
                 runtime.acknowledge(exit.pid, exit.start);

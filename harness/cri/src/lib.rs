@@ -41,5 +41,5 @@ pub mod v1;
 pub use bridge::Bridge;
 pub use config::{BridgeConfig, RegistryConfig};
 pub use error::Error;
-pub use network::{LoopbackOnly, NetRequest, NetResult, NetworkError, NetworkPlugin, NotConfigured, PortMapping};
+pub use network::{CniConfig, CniNetwork, LoopbackOnly, NetRequest, NetResult, NetworkError, NetworkPlugin, NotConfigured, PortMapping};
 pub use runtime::BridgeDeps;

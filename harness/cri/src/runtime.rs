@@ -177,11 +177,13 @@ impl Runtime {
     }
 
     pub(crate) fn save_sandbox(&self, sandbox: &Sandbox) -> Result<()> {
+        let _saving = sandbox.saving.lock();
         let record = sandbox.record.lock().clone();
         self.sandbox_records.write(&record.id, &record).map_err(Error::io("write sandbox state"))
     }
 
     pub(crate) fn save_container(&self, container: &Container) -> Result<()> {
+        let _saving = container.saving.lock();
         let record = container.record.lock().clone();
         self.container_records.write(&record.id, &record).map_err(Error::io("write container state"))
     }

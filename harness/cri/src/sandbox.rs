@@ -247,6 +247,11 @@ impl Runtime {
     /// The pause process of a sandbox has ended by itself.
     pub(crate) async fn sandbox_exited(self: &Arc<Self>, id: &str) {
         let Ok(sandbox) = self.sandbox(id) else { return };
+        // A stop under way has its own word; so has a removal, after which there is nothing to write down.
+        let _op = sandbox.op.lock().await;
+        if !self.sandboxes.lock().contains_key(&sandbox.id) {
+            return;
+        }
         let was_ready = {
             let mut record = sandbox.record.lock();
             let was = record.phase == SandboxPhase::Ready;

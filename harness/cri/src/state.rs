@@ -128,6 +128,8 @@ pub struct Sandbox {
     pub record: Mutex<SandboxRecord>,
     /// One operation at a time.
     pub op: tokio::sync::Mutex<()>,
+    /// Held while the record is written, so that an older state never replaces a newer one on disk.
+    pub saving: Mutex<()>,
     /// Last CPU reading, for rates: (when ns, cpu ns).
     pub last_cpu: Mutex<Option<(i64, u64)>>,
 }
@@ -141,6 +143,8 @@ pub struct Container {
     pub record: Mutex<ContainerRecord>,
     /// Held while it is being started or removed.
     pub op: tokio::sync::Mutex<()>,
+    /// As for a sandbox.
+    pub saving: Mutex<()>,
     /// Moves when the phase does.
     pub changed: watch::Sender<ContainerPhase>,
     /// Its output, while it runs.
@@ -158,7 +162,7 @@ pub struct Container {
 impl Sandbox {
     /// Around a record.
     pub fn new(record: SandboxRecord) -> Arc<Self> {
-        Arc::new(Self { id: record.id.clone(), record: Mutex::new(record), op: tokio::sync::Mutex::default(), last_cpu: Mutex::default() })
+        Arc::new(Self { id: record.id.clone(), record: Mutex::new(record), op: tokio::sync::Mutex::default(), saving: Mutex::default(), last_cpu: Mutex::default() })
     }
 
     /// Whether containers may be made in it.
@@ -175,6 +179,7 @@ impl Container {
             id: record.id.clone(),
             record: Mutex::new(record),
             op: tokio::sync::Mutex::default(),
+            saving: Mutex::default(),
             changed: watch::Sender::new(phase),
             log: Mutex::default(),
             drained: watch::Sender::new(phase != ContainerPhase::Running),

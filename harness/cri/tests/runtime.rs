@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, unsafe_code, reason = "a test, which forks")]
 
 mod node;
+mod wire;
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -62,6 +63,7 @@ const TESTS: &[(&str, Test)] = tests![
     events_tell_each_change_at_once,
     images_are_pulled_with_credentials_and_refused_without,
     names_are_unique_and_repeated_calls_succeed,
+    exec_attach_and_port_forward_stream_over_websocket_and_spdy,
 ];
 
 fn registries(dir: std::path::PathBuf) -> std::pin::Pin<Box<dyn Future<Output = ()>>> {
@@ -406,4 +408,68 @@ async fn names_are_unique_and_repeated_calls_succeed(node: &Node) {
     assert_eq!(e.code(), tonic::Code::NotFound);
     let none = v1::ImageStatusRequest { image: Some(v1::ImageSpec { image: "registry.test/none:1".into(), ..Default::default() }), verbose: false };
     assert!(im.image_status(none).await.unwrap().into_inner().image.is_none());
+}
+
+async fn exec_attach_and_port_forward_stream_over_websocket_and_spdy(node: &Node) {
+    let (mut rt, _) = node.clients().await;
+    let pod = run_sandbox(node, &mut rt, "p11").await;
+    let c = create(&mut rt, &pod, container("c", &["sleep", "1000"])).await;
+    start(&mut rt, &c).await;
+    let own = |cmd: &[&str]| cmd.iter().map(ToString::to_string).collect::<Vec<_>>();
+
+    let mut exec_url = async |cmd: &[&str], tty: bool, stdin: bool| {
+        let request = v1::ExecRequest { container_id: c.clone(), cmd: own(cmd), tty, stdin, stdout: true, stderr: !tty };
+        rt.exec(request).await.unwrap().into_inner().url
+    };
+    let url = exec_url(&["sh", "-c", "echo out; echo err >&2; exit 3"], false, false).await;
+    let got = wire::websocket(&url, "v5.channel.k8s.io", &[]).await;
+    assert_eq!((got[&1].as_str(), got[&2].as_str()), ("out\n", "err\n"));
+    assert!(got[&3].contains("NonZeroExitCode") && got[&3].contains(r#""message":"3""#), "{}", got[&3]);
+    assert!(wire::refused(&url).await, "a token is good once");
+
+    let url = exec_url(&["cat"], false, true).await;
+    let got = wire::websocket(&url, "v5.channel.k8s.io", &[b"\0hello ", b"\0there", b"\xff\0"]).await;
+    assert_eq!(got[&1], "hello there");
+    assert!(got[&3].contains("Success"));
+
+    let url = exec_url(&["cat"], false, true).await;
+    let got = wire::spdy_exec(&url, &["error", "stdin", "stdout", "stderr"], b"through spdy").await;
+    assert_eq!(got["stdout"], "through spdy");
+    assert!(got["error"].contains("Success"), "{got:?}");
+
+    let url = exec_url(&["cat"], true, true).await;
+    let got = wire::websocket(&url, "v5.channel.k8s.io", &[b"\x04{\"Width\":100,\"Height\":30}", b"\0hi\n", b"\xff\0"]).await;
+    assert_eq!(got[&1], "hi\r\nhi\r\n", "a terminal echoes");
+
+    let mut config = container("in", &["sh", "-c", "cat; echo done"]);
+    config.stdin = true;
+    config.stdin_once = true;
+    let a = create(&mut rt, &pod, config).await;
+    start(&mut rt, &a).await;
+    let request = v1::AttachRequest { container_id: a.clone(), stdin: true, stdout: true, stderr: true, tty: false };
+    let url = rt.attach(request).await.unwrap().into_inner().url;
+    let got = wire::websocket(&url, "v5.channel.k8s.io", &[b"\0typed\n", b"\xff\0"]).await;
+    assert_eq!(got[&1], "typed\ndone\n");
+    assert_eq!(ended(&mut rt, &a).await.exit_code, 0);
+    assert_eq!(log(node, "p11", "in"), ["stdout F typed", "stdout F done"]);
+
+    let web = create(&mut rt, &pod, container("web", &["serve"])).await;
+    start(&mut rt, &web).await;
+    let mut forward = async |ports: Vec<i32>| {
+        let request = v1::PortForwardRequest { pod_sandbox_id: pod.clone(), port: ports };
+        rt.port_forward(request).await.unwrap().into_inner().url
+    };
+    for tunnel in [false, true] {
+        let got = loop {
+            let got = wire::spdy_forward(&forward(vec![]).await, tunnel, 8080, b"GET /health HTTP/1.0\r\n\r\n").await;
+            // Until the server listens.
+            if !got["error"].contains("Connection refused") {
+                break got;
+            }
+        };
+        assert!(got["data"].starts_with("HTTP/1.1 200") || got["data"].starts_with("HTTP/1.0 200"), "{got:?}");
+    }
+    let got = wire::spdy_forward(&forward(vec![]).await, false, 9, b"x").await;
+    assert!(got["error"].starts_with("error forwarding port 9 to pod"), "{got:?}");
+    remove_sandbox(&mut rt, &pod).await;
 }

@@ -64,6 +64,9 @@ pub fn start(dir: &Path, beside: Option<Beside>) -> Node {
             Err(_) => std::thread::yield_now(),
         }
     };
+    // Sockets of this thread belong to the node's network from here on, so that URLs of its loopback lead there.
+    let net = std::fs::File::open(format!("/proc/{}/ns/net", init.pid())).unwrap();
+    nix::sched::setns(net, CloneFlags::CLONE_NEWNET).unwrap();
     Node { dir, init, cgroup, child }
 }
 

@@ -1,8 +1,13 @@
-//! Where the bridge asks for a Pod's network. The implementation (a CNI chain) is handed in by whoever composes.
+//! Where the bridge asks for a Pod's network. The implementation ([`CniNetwork`] in a real node) is handed in by
+//! whoever composes.
+
+mod cni;
 
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf};
 
 use async_trait::async_trait;
+
+pub use cni::{CniConfig, CniNetwork};
 
 /// Why there is no network; the text ends up in the Pod's events.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
