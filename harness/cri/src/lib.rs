@@ -31,6 +31,7 @@ mod runtime;
 mod sandbox;
 mod service;
 mod spec;
+pub mod standalone;
 mod state;
 mod stats;
 mod status;

@@ -66,8 +66,18 @@ pub struct Init {
     exits: Exits,
     agent: Option<Pid>,
     start_agent: bool,
+    keep_agent: bool,
+    /// What the end of the agent asks for, with [`Init::keep_agent`].
+    after_agent: AfterAgent,
     clock: Clock,
     is_first: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AfterAgent {
+    Nothing,
+    ForkAgain,
+    End,
 }
 
 #[derive(Debug)]
@@ -109,9 +119,18 @@ impl Init {
             exits: Exits::open(&config.run_dir)?,
             agent: None,
             start_agent: config.start_agent,
+            keep_agent: false,
+            after_agent: AfterAgent::Nothing,
             clock,
             is_first,
         })
+    }
+
+    /// Forks the agent again when a signal ends it unasked, and ends everything when it ends by itself. Without this an
+    /// agent that has ended stays so until `agent start`.
+    #[must_use]
+    pub fn keep_agent(self) -> Self {
+        Self { keep_agent: true, ..self }
     }
 
     /// Runs until `shutdown`, SIGTERM or the end of the lifeline; then everything below this process is dead. `agent`
@@ -132,6 +151,11 @@ impl Init {
                 }
             }
             self.reap();
+            match std::mem::replace(&mut self.after_agent, AfterAgent::Nothing) {
+                AfterAgent::Nothing => {}
+                AfterAgent::ForkAgain => drop(self.fork_agent(&mut agent)),
+                AfterAgent::End => return self.end(),
+            }
             // From the last to the first, so that removal does not shift what is still to come.
             for index in ready.into_iter().rev() {
                 if !self.serve(index, &mut agent) {
@@ -289,6 +313,9 @@ impl Init {
             };
             if self.agent == Some(pid) {
                 self.agent = None;
+                if self.keep_agent && !self.clients.iter().any(|c| c.awaits_agent) {
+                    self.after_agent = if signal == 0 { AfterAgent::End } else { AfterAgent::ForkAgain };
+                }
                 for client in self.clients.iter_mut().filter(|c| c.awaits_agent) {
                     client.awaits_agent = false;
                     let _ = send_packet(&client.socket, b"ok", &[]);
