@@ -8,10 +8,12 @@ mod deployment;
 mod endpoints;
 mod garbage;
 mod namespace;
+mod node_lifecycle;
 mod pod_gc;
 mod replicaset;
 mod run;
 mod seed;
+mod taint_eviction;
 #[cfg(test)]
 mod tests;
 pub mod work;

@@ -3,6 +3,7 @@
 use podlab_api::{
     KubeType,
     apps::{Deployment, ReplicaSet},
+    coordination::Lease,
     core::{Namespace, Node, Pod, Service},
 };
 use podlab_client::{
@@ -19,9 +20,11 @@ use crate::{
     endpoints::EndpointSlices,
     garbage::{self, Collector, FOLLOWED, Graph},
     namespace::NamespaceDeleter,
+    node_lifecycle::NodeLifecycle,
     pod_gc::PodCollector,
     replicaset::ReplicaSets,
     seed::Seeder,
+    taint_eviction::TaintEviction,
     work::{Queue, drive, feed, key_of},
 };
 
@@ -92,6 +95,7 @@ impl Controllers {
         namespaces(&mut s, &self.config);
         workloads(&mut s);
         collectors(&mut s);
+        nodes(&mut s);
         shutdown.cancelled().await;
         s.tasks.shutdown().await;
     }
@@ -180,4 +184,36 @@ fn collectors(s: &mut Starter) {
         s.tasks.spawn(garbage::follow(client, *resource, graph, queue, s.clock, s.shutdown.clone()));
     }
     s.drive(Collector { client: s.client.clone(), graph }, queue);
+}
+
+fn nodes(s: &mut Starter) {
+    let (nodes, node_deltas) = s.follow::<Node>();
+    let (leases, lease_deltas) = s.follow::<Lease>();
+    let (pods, pod_deltas) = s.follow::<Pod>();
+    let (lifecycle, eviction) = (Queue::default(), Queue::default());
+    let of_node = |name: Option<String>| (String::new(), name.unwrap_or_default());
+    let (eviction_of, pods_of) = (eviction.clone(), pods.clone());
+    s.tasks.spawn(feed(node_deltas, lifecycle.clone(), move |d| {
+        let node = d.object();
+        let changed = match d {
+            Delta::Applied { old: Some(old), new } => old.spec != new.spec,
+            _ => true,
+        };
+        let here = |p: &std::sync::Arc<Pod>| p.spec.as_ref().and_then(|s| s.node_name.as_ref()) == node.metadata.name.as_ref();
+        for pod in pods_of.list().into_iter().filter(|p| changed && here(p)) {
+            eviction_of.add(key_of(&*pod));
+        }
+        vec![of_node(node.metadata.name.clone())]
+    }));
+    s.tasks.spawn(feed(lease_deltas, lifecycle.clone(), move |d| {
+        let lease = d.object();
+        let ours = lease.metadata.namespace.as_deref() == Some("kube-node-lease");
+        if ours { vec![of_node(lease.metadata.name.clone())] } else { Vec::new() }
+    }));
+    s.tasks.spawn(feed(pod_deltas, eviction.clone(), |d| vec![key_of(&**d.object())]));
+    let events = s.events("node-controller");
+    let (client, clock) = (s.client.clone(), s.clock);
+    s.drive(NodeLifecycle::new(client.clone(), events, (nodes.clone(), leases, pods.clone()), clock), lifecycle);
+    let events = s.events("taint-eviction-controller");
+    s.drive(TaintEviction { client, events, nodes, pods, clock, scheduled: std::sync::Mutex::default() }, eviction);
 }

@@ -30,3 +30,18 @@ fn the_hash_ignores_its_own_label_and_changes_with_the_template() {
     assert_ne!(hash(&a, 0), hash(&a, 1));
     assert_eq!(hash(&a, 0).len(), 10);
 }
+
+#[test]
+fn the_shortest_toleration_counts_and_none_means_now() {
+    use podlab_api::{core::{Pod, Taint}, jiff::Timestamp};
+    let taint: Taint = serde_json::from_value(json!({"key": "k", "effect": "NoExecute", "timeAdded": "1970-01-01T00:00:10Z"})).unwrap();
+    let pod = |tolerations: serde_json::Value| -> Pod {
+        serde_json::from_value(json!({"spec": {"containers": [], "tolerations": tolerations}})).unwrap()
+    };
+    let now = Timestamp::from_second(100).unwrap();
+    let due = |p: &Pod| crate::taint_eviction::deadline(p, std::slice::from_ref(&taint), now).map(|t| t.as_second());
+    assert_eq!(due(&pod(json!([]))), Some(100));
+    assert_eq!(due(&pod(json!([{"key": "k", "operator": "Exists"}]))), None);
+    let two = json!([{"key": "k", "operator": "Exists", "tolerationSeconds": 300}, {"key": "k", "operator": "Exists", "tolerationSeconds": 5}]);
+    assert_eq!(due(&pod(two)), Some(15));
+}

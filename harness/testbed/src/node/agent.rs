@@ -17,7 +17,12 @@ use podlab_timeline::Recorder;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{RUN_DIR, network::CniTap, rootfs};
+use super::{
+    RUN_DIR,
+    components::{self, Common},
+    network::CniTap,
+    rootfs,
+};
 use crate::{
     capsule::Capsule,
     plane::chain,
@@ -129,7 +134,7 @@ async fn run(s: &Settings) -> Result<(), Failure> {
     let token = shutdown.clone();
     tasks.spawn(async move { Ok(bridge.run(token).await?) });
 
-    let client = s.api()?;
-    super::components::start(&mut tasks, s, &client, &socket, clock, &rng, &recorder, &shutdown).await?;
+    let common = Common { client: s.api()?, clock, rng, recorder, shutdown: shutdown.clone() };
+    components::start_kubelet(&mut tasks, s, &socket, &common)?;
     crate::plane::finish(tasks, &shutdown).await
 }

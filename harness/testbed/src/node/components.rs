@@ -1,29 +1,59 @@
 //! What runs beside the bridge in the agent's process.
 
-use std::path::Path;
+use std::{net::SocketAddr, path::Path, sync::Arc};
 
 use podlab_client::Client;
 use podlab_clock::{Clock, Rng};
+use podlab_kubelet::{CriSocket, Deps, Kubelet, KubeletConfig, LinuxHost, ServerConfig, ServerTls};
 use podlab_timeline::Recorder;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::agent::Settings;
+use crate::spec::address;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Starts node agent, CSI driver and Service proxy.
-#[expect(clippy::too_many_arguments, reason = "the composition root hands every part what it needs by name")]
-pub(super) async fn start(
-    tasks: &mut JoinSet<Result<(), Failure>>,
-    s: &Settings,
-    client: &Client,
-    socket: &Path,
-    clock: Clock,
-    rng: &Rng,
-    recorder: &Recorder,
-    shutdown: &CancellationToken,
-) -> Result<(), Failure> {
-    let _ = (tasks, s, client, socket, clock, rng, recorder, shutdown);
+/// What every component gets.
+#[derive(Debug, Clone)]
+pub(super) struct Common {
+    pub(super) client: Client,
+    pub(super) clock: Clock,
+    pub(super) rng: Rng,
+    pub(super) recorder: Recorder,
+    pub(super) shutdown: CancellationToken,
+}
+
+/// Starts the node agent on the bridge's socket.
+pub(super) fn start_kubelet(tasks: &mut JoinSet<Result<(), Failure>>, s: &Settings, socket: &Path, common: &Common) -> Result<(), Failure> {
+    let cri = Arc::new(CriSocket::new(socket)?);
+    let deps = Deps {
+        client: common.client.clone(),
+        clock: common.clock,
+        rng: common.rng.fork("kubelet"),
+        recorder: common.recorder.clone(),
+        host: Arc::new(LinuxHost::new(common.clock, "/")),
+        runtime: cri.clone(),
+        images: cri,
+        plugins: None,
+    };
+    let kubelet = Kubelet::new(kubelet_config(s), deps);
+    let token = common.shutdown.clone();
+    tasks.spawn(async move { Ok(kubelet.run(token).await?) });
     Ok(())
+}
+
+fn kubelet_config(s: &Settings) -> KubeletConfig {
+    let ip = address::node(s.index);
+    let mut config = KubeletConfig::new(&s.name, vec![ip.to_string()]);
+    config.cluster_dns = vec![address::DNS_SERVICE.to_string()];
+    config.cluster_domain = address::DOMAIN.to_owned();
+    config.cpu_milli = i64::try_from(s.spec.node_cpu_milli).ok();
+    config.memory = i64::try_from(s.spec.node_memory).ok();
+    config.ephemeral_storage = i64::try_from(s.spec.node_disk).ok();
+    config.container_logs_dir = Some("/var/log/containers".into());
+    let (cert, key) = s.server.clone();
+    let tls = ServerTls { cert, key, client_ca: s.ca.clone() };
+    config.server = Some(ServerConfig { listen: SocketAddr::from((ip, address::KUBELET_PORT)), tls });
+    config
 }

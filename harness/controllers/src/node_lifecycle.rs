@@ -1,0 +1,213 @@
+//! Nodes that stop reporting: conditions become Unknown, taints follow the conditions, their Pods are marked.
+//! Source: k/k pkg/controller/nodelifecycle/node_lifecycle_controller.go.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use podlab_api::{
+    ApiError,
+    coordination::Lease,
+    core::{Node, NodeCondition, Pod, Taint},
+    meta::Time,
+};
+use podlab_client::{
+    Client, PatchKind,
+    events::{EventRecorder, EventType, reference},
+    reflector::Cache,
+};
+use podlab_clock::{Clock, Mono};
+use serde_json::json;
+
+use crate::work::{Again, Key, Reconcile, key_of};
+
+/// How long a node may be silent.
+const GRACE: Duration = Duration::from_secs(50);
+/// How often a silent node is looked at.
+const PERIOD: Duration = Duration::from_secs(5);
+const LEASES: &str = "kube-node-lease";
+
+const NOT_READY: &str = "node.kubernetes.io/not-ready";
+const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+
+/// What was last heard of a node, and when this controller heard it.
+#[derive(Debug, Clone, PartialEq)]
+struct Heard {
+    words: String,
+    at: Mono,
+    registered: bool,
+    ready: String,
+}
+
+/// The controller. Keys are node names.
+pub(crate) struct NodeLifecycle {
+    pub(crate) client: Client,
+    pub(crate) events: EventRecorder,
+    pub(crate) nodes: Cache<Node>,
+    pub(crate) leases: Cache<Lease>,
+    pub(crate) pods: Cache<Pod>,
+    pub(crate) clock: Clock,
+    heard: Mutex<BTreeMap<String, Heard>>,
+}
+
+fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
+    node.status.as_ref()?.conditions.as_ref()?.iter().find(|c| c.type_ == kind)
+}
+
+fn status_of(node: &Node, kind: &str) -> String {
+    condition(node, kind).map_or_else(|| "Unknown".to_owned(), |c| c.status.clone())
+}
+
+/// The taints the conditions of a node ask for, by key and effect.
+pub(crate) fn wanted_taints(node: &Node) -> Vec<(&'static str, &'static str)> {
+    let mut out = Vec::new();
+    match status_of(node, "Ready").as_str() {
+        "True" => {}
+        "False" => out.extend([(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")]),
+        _ => out.extend([(UNREACHABLE, "NoSchedule"), (UNREACHABLE, "NoExecute")]),
+    }
+    for (kind, key) in [
+        ("MemoryPressure", "node.kubernetes.io/memory-pressure"),
+        ("DiskPressure", "node.kubernetes.io/disk-pressure"),
+        ("PIDPressure", "node.kubernetes.io/pid-pressure"),
+        ("NetworkUnavailable", "node.kubernetes.io/network-unavailable"),
+    ] {
+        if condition(node, kind).is_some_and(|c| c.status == "True") {
+            out.push((key, "NoSchedule"));
+        }
+    }
+    if node.spec.as_ref().and_then(|s| s.unschedulable) == Some(true) {
+        out.push(("node.kubernetes.io/unschedulable", "NoSchedule"));
+    }
+    out
+}
+
+/// Whether a taint is one this controller puts and takes.
+fn is_ours(taint: &Taint) -> bool {
+    let suffixes = ["not-ready", "unreachable", "memory-pressure", "disk-pressure", "pid-pressure", "network-unavailable", "unschedulable"];
+    taint.key.strip_prefix("node.kubernetes.io/").is_some_and(|k| suffixes.contains(&k))
+}
+
+impl NodeLifecycle {
+    pub(crate) fn new(
+        client: Client,
+        events: EventRecorder,
+        (nodes, leases, pods): (Cache<Node>, Cache<Lease>, Cache<Pod>),
+        clock: Clock,
+    ) -> Self {
+        Self { client, events, nodes, leases, pods, clock, heard: Mutex::default() }
+    }
+
+    /// Takes note of a sign of life; how long the node has been silent, and its readiness before.
+    fn listen(&self, node: &Node, name: &str) -> (Duration, Heard) {
+        let lease = self.leases.get(LEASES, name).and_then(|l| l.spec.as_ref()?.renew_time.clone());
+        let beat = condition(node, "Ready").and_then(|c| c.last_heartbeat_time.clone());
+        let words = format!("{:?} {:?}", lease.map(|t| t.0), beat.map(|t| t.0));
+        let now = self.clock.now();
+        let ready = status_of(node, "Ready");
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = Heard { words: words.clone(), at: now, registered: false, ready: ready.clone() };
+        let entry = heard.entry(name.to_owned()).or_insert(fresh);
+        if entry.words != words {
+            entry.words = words;
+            entry.at = now;
+        }
+        let before = entry.clone();
+        entry.registered = true;
+        entry.ready = ready;
+        (now.since(entry.at), before)
+    }
+}
+
+#[async_trait]
+impl Reconcile for NodeLifecycle {
+    fn name(&self) -> &'static str {
+        "node-lifecycle"
+    }
+
+    async fn reconcile(&self, (_, name): &Key) -> Result<Again, ApiError> {
+        let Some(node) = self.nodes.get("", name) else {
+            self.heard.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+            return Ok(Again::OnChange);
+        };
+        let (silent, before) = self.listen(&node, name);
+        if !before.registered {
+            let text = format!("Node {name} event: Registered Node {name} in Controller");
+            self.events.event(reference(&*node), EventType::Normal, "RegisteredNode", text);
+        }
+        let mut node = node;
+        if silent >= GRACE && status_of(&node, "Ready") != "Unknown" {
+            node = Arc::new(self.declare_unknown(&node).await?);
+        }
+        let ready = status_of(&node, "Ready");
+        if ready != "True" && before.registered && before.ready == "True" {
+            let text = format!("Node {name} status is now: NodeNotReady");
+            self.events.event(reference(&*node), EventType::Normal, "NodeNotReady", text);
+        }
+        self.set_taints(&node).await?;
+        if ready != "True" {
+            self.mark_pods(name).await?;
+        }
+        // Signs of life wake this key; silence must be noticed by itself.
+        Ok(Again::After(if ready == "True" { GRACE.saturating_sub(silent).max(PERIOD) } else { PERIOD }))
+    }
+}
+
+impl NodeLifecycle {
+    async fn declare_unknown(&self, node: &Node) -> Result<Node, ApiError> {
+        let now = self.clock.wall_secs().to_string();
+        let unknown = |kind: &str| {
+            let seen = condition(node, kind);
+            let heartbeat = seen.and_then(|c| c.last_heartbeat_time.clone()).map_or(now.clone(), |t| t.0.to_string());
+            json!({"type": kind, "status": "Unknown", "reason": if seen.is_some() { "NodeStatusUnknown" } else { "NodeStatusNeverUpdated" },
+                "message": if seen.is_some() { "Kubelet stopped posting node status." } else { "Kubelet never posted node status." },
+                "lastHeartbeatTime": heartbeat, "lastTransitionTime": now})
+        };
+        let conditions: Vec<_> = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"].map(unknown).to_vec();
+        let body = json!({"status": {"conditions": conditions}});
+        self.client.all::<Node>().patch_status(&key_of(node).1, &PatchKind::Strategic, &body).await
+    }
+
+    async fn set_taints(&self, node: &Node) -> Result<(), ApiError> {
+        let have = node.spec.as_ref().and_then(|s| s.taints.clone()).unwrap_or_default();
+        let wanted = wanted_taints(node);
+        let mut next: Vec<Taint> = have.iter().filter(|t| !is_ours(t) || wanted.contains(&(t.key.as_str(), t.effect.as_str()))).cloned().collect();
+        for (key, effect) in wanted {
+            if !next.iter().any(|t| t.key == key && t.effect == effect) {
+                let time_added = Some(Time(self.clock.wall_secs()));
+                next.push(Taint { key: key.into(), effect: effect.into(), value: None, time_added });
+            }
+        }
+        if next == have {
+            return Ok(());
+        }
+        let body = json!({"metadata": {"resourceVersion": node.metadata.resource_version}, "spec": {"taints": next}});
+        match self.client.all::<Node>().patch(&key_of(node).1, &PatchKind::Merge, &body).await {
+            Err(e) if !e.is_not_found() => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    /// Pods of a node that is not Ready are not Ready either.
+    async fn mark_pods(&self, node: &str) -> Result<(), ApiError> {
+        for pod in self.pods.list() {
+            let here = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()) == Some(node);
+            let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or(&[]);
+            if !here || !conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True") {
+                continue;
+            }
+            let (namespace, name) = key_of(&*pod);
+            let body = json!({"status": {"conditions": [{
+                "type": "Ready", "status": "False", "reason": null, "message": null, "observedGeneration": pod.metadata.generation,
+                "lastTransitionTime": self.clock.wall_secs().to_string()}]}});
+            match self.client.namespaced::<Pod>(&namespace).patch_status(&name, &PatchKind::Strategic, &body).await {
+                Err(e) if !e.is_not_found() => return Err(e),
+                _ => self.events.event(reference(&*pod), EventType::Warning, "NodeNotReady", "Node is not ready"),
+            }
+        }
+        Ok(())
+    }
+}
