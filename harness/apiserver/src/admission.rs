@@ -44,7 +44,9 @@ impl ApiServer {
             ("", "Node") => {
                 // Every new node waits for its conditions. Source: plugin/pkg/admission/nodetaint.
                 let taint = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"});
-                let known = list(object, "spec.taints").iter().any(|t| t["key"] == taint["key"] && t["effect"] == taint["effect"]);
+                let known = list(object, "spec.taints")
+                    .iter()
+                    .any(|t| t["key"] == taint["key"] && t["effect"] == taint["effect"]);
                 if !known {
                     list_at(object, "spec.taints").push(taint);
                 }
@@ -123,7 +125,8 @@ impl ApiServer {
             return Ok(());
         }
         let address_missing = text(new, "spec.clusterIP").is_empty();
-        let port_missing = needs_ports(new) && list(new, "spec.ports").iter().any(|p| int(p, "nodePort").unwrap_or(0) == 0);
+        let port_missing =
+            needs_ports(new) && list(new, "spec.ports").iter().any(|p| int(p, "nodePort").unwrap_or(0) == 0);
         if needs_ports(old) && !needs_ports(new) {
             for port in each_mut(new, "spec.ports") {
                 let was = list(old, "spec.ports").iter().any(|p| at(p, "nodePort") == at(port, "nodePort"));

@@ -115,8 +115,19 @@ fn roles() -> Vec<Value> {
     let read = json!(["get", "list", "watch"]);
     let write = json!(["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]);
     let core = json!([
-        "configmaps", "endpoints", "events", "limitranges", "namespaces", "persistentvolumeclaims", "pods", "pods/log",
-        "pods/status", "replicationcontrollers", "resourcequotas", "serviceaccounts", "services",
+        "configmaps",
+        "endpoints",
+        "events",
+        "limitranges",
+        "namespaces",
+        "persistentvolumeclaims",
+        "pods",
+        "pods/log",
+        "pods/status",
+        "replicationcontrollers",
+        "resourcequotas",
+        "serviceaccounts",
+        "services",
     ]);
     let workloads = json!([
         {"apiGroups": ["apps", "batch", "discovery.k8s.io", "networking.k8s.io", "policy"], "resources": all, "verbs": read},
@@ -132,18 +143,29 @@ fn roles() -> Vec<Value> {
     ]);
     let mut admin = edit.clone();
     if let Some(rules) = admin.as_array_mut() {
-        rules.push(json!({"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles", "rolebindings"], "verbs": write}));
+        rules.push(
+            json!({"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles", "rolebindings"], "verbs": write}),
+        );
     }
     vec![
-        role("cluster-admin", json!([
-            {"apiGroups": all, "resources": all, "verbs": all}, {"nonResourceURLs": all, "verbs": all}])),
+        role(
+            "cluster-admin",
+            json!([
+            {"apiGroups": all, "resources": all, "verbs": all}, {"nonResourceURLs": all, "verbs": all}]),
+        ),
         role("admin", admin),
         role("edit", edit),
         role("view", workloads),
-        role("system:basic-user", json!([{"apiGroups": ["authorization.k8s.io"], "verbs": ["create"],
-            "resources": ["selfsubjectaccessreviews", "selfsubjectrulesreviews"]}])),
-        role("system:discovery", json!([{"verbs": ["get"], "nonResourceURLs": [
-            "/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*", "/readyz", "/version"]}])),
+        role(
+            "system:basic-user",
+            json!([{"apiGroups": ["authorization.k8s.io"], "verbs": ["create"],
+            "resources": ["selfsubjectaccessreviews", "selfsubjectrulesreviews"]}]),
+        ),
+        role(
+            "system:discovery",
+            json!([{"verbs": ["get"], "nonResourceURLs": [
+            "/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*", "/readyz", "/version"]}]),
+        ),
         binding("cluster-admin", "Group", "system:masters"),
         binding("system:basic-user", "Group", "system:authenticated"),
         binding("system:discovery", "Group", "system:authenticated"),

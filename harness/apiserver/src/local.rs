@@ -227,7 +227,12 @@ impl ApiServer {
         options: &DeleteOptions,
     ) -> Result<Arc<Object>, ApiError> {
         let request = options.request();
-        Ok(self.delete_object(&Context::loopback(), row(resource)?, namespace, name, &request).await?.stored.object.clone())
+        Ok(self
+            .delete_object(&Context::loopback(), row(resource)?, namespace, name, &request)
+            .await?
+            .stored
+            .object
+            .clone())
     }
 
     /// Deletes what a collection holds and the selectors match.
@@ -261,7 +266,10 @@ impl DeleteOptions {
 
 fn row(resource: &ResourceRef) -> Result<&'static Kind, ApiError> {
     registry().by_ref(resource).ok_or_else(|| {
-        ApiError::new(Reason::NotFound, format!("the server could not find the requested resource {:?}", resource.plural))
+        ApiError::new(
+            Reason::NotFound,
+            format!("the server could not find the requested resource {:?}", resource.plural),
+        )
     })
 }
 

@@ -189,7 +189,7 @@ impl FieldSelector {
                 // These are booleans in upstream's structs, so unset reads as false.
                 Value::Null if matches!(c.path, "spec.hostNetwork" | "spec.unschedulable") => c.value == "false",
                 Value::Null => c.value.is_empty(),
-                other => other.to_string() == c.value,
+                other => *other == c.value,
             };
             equal == c.equal
         })
@@ -229,9 +229,12 @@ mod tests {
     fn field_selectors_know_only_the_fields_of_the_kind() {
         let pod = json!({"metadata": {"name": "a"}, "spec": {}, "status": {"phase": "Running"}});
         let fields = [("spec.nodeName", "spec.nodeName"), ("status.phase", "status.phase")];
-        for (selector, expected) in [("metadata.name=a", true), ("spec.nodeName=", true), ("spec.nodeName!=", false),
-            ("status.phase!=Failed,status.phase=Running", true)]
-        {
+        for (selector, expected) in [
+            ("metadata.name=a", true),
+            ("spec.nodeName=", true),
+            ("spec.nodeName!=", false),
+            ("status.phase!=Failed,status.phase=Running", true),
+        ] {
             let parsed = FieldSelector::parse(selector, &fields, true).unwrap();
             assert_eq!(parsed.matches(&pod), expected, "{selector}");
         }

@@ -33,10 +33,7 @@ impl Table {
     pub const CREATED_AT: Self = Self {
         columns: &[("Name", "string", 0), ("Created At", "date", 0)],
         cells: |o, _| {
-            vec![
-                crate::tree::at(o, "metadata.name").clone(),
-                crate::tree::at(o, "metadata.creationTimestamp").clone(),
-            ]
+            vec![crate::tree::at(o, "metadata.name").clone(), crate::tree::at(o, "metadata.creationTimestamp").clone()]
         },
     };
 }

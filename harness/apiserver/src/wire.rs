@@ -27,7 +27,11 @@ struct Field {
 
 static SCHEMA: LazyLock<BTreeMap<&'static str, Vec<Field>>> = LazyLock::new(|| {
     let lines = include_str!("wire/schema.txt").lines();
-    lines.filter_map(|line| line.split_once('|').map(|(name, fields)| (name, fields.split('|').filter_map(field).collect()))).collect()
+    lines
+        .filter_map(|line| {
+            line.split_once('|').map(|(name, fields)| (name, fields.split('|').filter_map(field).collect()))
+        })
+        .collect()
 });
 
 fn field(text: &'static str) -> Option<Field> {
@@ -285,7 +289,12 @@ mod tests {
     #[test]
     fn every_message_of_the_schema_is_known() {
         let own = [
-            "meta.Time", "meta.MicroTime", "resource.Quantity", "intstr.IntOrString", "runtime.RawExtension", "meta.FieldsV1",
+            "meta.Time",
+            "meta.MicroTime",
+            "resource.Quantity",
+            "intstr.IntOrString",
+            "runtime.RawExtension",
+            "meta.FieldsV1",
         ];
         for (name, fields) in SCHEMA.iter() {
             for field in fields.iter().filter(|f| f.kind.contains('.')) {

@@ -1,4 +1,5 @@
 //! The server over HTTPS, with a node agent behind it that is a fake.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{net::TcpListener, sync::Arc, time::Duration};
 
@@ -102,7 +103,8 @@ impl World {
     async fn send(&mut self, method: &str, path: &str, token: &str, body: Value) -> (StatusCode, String) {
         let mut sender = self.connect().await;
         let request = Request::builder().method(method).uri(path).header("host", "x");
-        let request = if token.is_empty() { request } else { request.header("authorization", format!("Bearer {token}")) };
+        let request =
+            if token.is_empty() { request } else { request.header("authorization", format!("Bearer {token}")) };
         let request = request.header("content-type", "application/json");
         let body = if body.is_null() { Full::default() } else { Full::from(body.to_string()) };
         let response = sender.send_request(request.body(body).unwrap()).await.unwrap();
@@ -117,7 +119,8 @@ impl World {
         let ns = "/api/v1/namespaces/default";
         let node = json!({"metadata": {"name": "n"}, "status": {"addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": self.node_port}}}});
-        let pod = json!({"metadata": {"name": "a"}, "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "x"}]}});
+        let pod =
+            json!({"metadata": {"name": "a"}, "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "x"}]}});
         for (path, body) in [
             ("/api/v1/nodes".to_owned(), node),
             (format!("{ns}/serviceaccounts"), json!({"metadata": {"name": "default"}})),
@@ -154,7 +157,8 @@ async fn a_service_account_may_do_what_its_role_says() {
     assert_eq!(status, StatusCode::FORBIDDEN);
     assert!(text.contains("system:serviceaccount:default:default"), "{text}");
     let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
-    let role = json!({"metadata": {"name": "r"}, "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]});
+    let role =
+        json!({"metadata": {"name": "r"}, "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]});
     let binding = json!({"metadata": {"name": "b"}, "roleRef": {"kind": "Role", "name": "r"},
         "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": "default"}]});
     assert_eq!(w.send("POST", &format!("{rbac}/roles"), &admin, role).await.0, StatusCode::CREATED);

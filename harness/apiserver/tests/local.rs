@@ -1,4 +1,5 @@
 //! The server without HTTP: what in-process callers may rely on.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{sync::Arc, time::Duration};
 
@@ -74,14 +75,17 @@ async fn a_pod_lives_and_goes_and_a_watcher_sees_each_step() {
         .collect()
         .await;
     let modified = WatchType::Modified;
-    assert_eq!(seen, [
-        (WatchType::Added, Value::Null),
-        (modified, Value::Null),
-        (modified, Value::Null),
-        (modified, json!(5)),
-        (modified, json!(0)),
-        (WatchType::Deleted, json!(0)),
-    ]);
+    assert_eq!(
+        seen,
+        [
+            (WatchType::Added, Value::Null),
+            (modified, Value::Null),
+            (modified, Value::Null),
+            (modified, json!(5)),
+            (modified, json!(0)),
+            (WatchType::Deleted, json!(0)),
+        ]
+    );
     let stages: Vec<Stage> = w
         .log
         .entries()
@@ -131,7 +135,8 @@ async fn a_stale_update_conflicts_and_an_old_watch_is_expired() {
 #[tokio::test]
 async fn generated_names_are_unique_and_missing_or_closing_namespaces_refuse() {
     let w = world().await;
-    let generated = Object(json!({"metadata": {"generateName": "web-"}, "spec": {"containers": [{"name": "c", "image": "x"}]}}));
+    let generated =
+        Object(json!({"metadata": {"generateName": "web-"}, "spec": {"containers": [{"name": "c", "image": "x"}]}}));
     let (a, b) = (w.create(generated.clone()).await, w.create(generated.clone()).await);
     assert!(a.name().starts_with("web-") && a.name() != b.name());
     let missing = w.server.create(&w.pods, Some("nope"), None, generated.clone()).await.unwrap_err();

@@ -82,7 +82,13 @@ pub struct Event {
 }
 
 impl Event {
-    pub(crate) fn new(kind: EventKind, revision: u64, key: Arc<str>, stored: Arc<Stored>, prev: Option<Arc<Stored>>) -> Self {
+    pub(crate) fn new(
+        kind: EventKind,
+        revision: u64,
+        key: Arc<str>,
+        stored: Arc<Stored>,
+        prev: Option<Arc<Stored>>,
+    ) -> Self {
         Self { kind, revision, key, stored: Some(stored), prev, frame: OnceLock::new() }
     }
 

@@ -69,8 +69,7 @@ impl Log {
             Err(TryLockError::Error(e)) => return Err(e),
         }
         let total = file.metadata()?.len();
-        let mut log =
-            Self { file, path, len: 0, snapshot_len: 0, dirty: false, sync, rotate_bytes };
+        let mut log = Self { file, path, len: 0, snapshot_len: 0, dirty: false, sync, rotate_bytes };
         let mut base = None;
         let mut reader = BufReader::with_capacity(1 << 18, log.file.try_clone()?);
         let mut payload = Vec::new();

@@ -13,6 +13,9 @@ use tokio::sync::mpsc;
 
 use crate::{Event, EventKind, StoreError, Stored};
 
+/// Keys and objects in key order.
+pub(crate) type Items = Vec<(Arc<str>, Arc<Stored>)>;
+
 /// A registered watcher.
 #[derive(Debug)]
 pub(crate) struct Registered {
@@ -70,7 +73,7 @@ impl State {
     }
 
     /// The objects under `prefix` as they were at `revision`: today's, with the later events undone.
-    pub fn range_at(&self, prefix: &str, revision: u64) -> Result<Vec<(Arc<str>, Arc<Stored>)>, StoreError> {
+    pub fn range_at(&self, prefix: &str, revision: u64) -> Result<Items, StoreError> {
         self.check_revision(revision)?;
         let mut then: BTreeMap<Arc<str>, Arc<Stored>> =
             self.range(prefix).map(|(k, v)| (k.clone(), v.clone())).collect();

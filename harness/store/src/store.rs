@@ -108,21 +108,24 @@ impl Store {
                 let replayed = Log::open(dir, durable == Durable::Always, config.rotate_bytes, |record, base| {
                     replay(&mut state, &record, base)
                 });
-                let (log, base) =
-                    replayed.map_err(|e| StoreError::Open { path: dir.clone(), source: Arc::new(e) })?;
+                let (log, base) = replayed.map_err(|e| StoreError::Open { path: dir.clone(), source: Arc::new(e) })?;
                 state.revision = state.revision.max(base);
                 state.compacted = state.compacted.max(base);
                 Some(log)
             }
         };
         let threaded = log.is_some() && config.durable == Durable::Always;
-        let inner =
-            Arc::new(Inner { state: RwLock::new(state), log: Mutex::new(log), watch_buffer: config.watch_buffer.max(1) });
+        let inner = Arc::new(Inner {
+            state: RwLock::new(state),
+            log: Mutex::new(log),
+            watch_buffer: config.watch_buffer.max(1),
+        });
         let committer = if threaded {
             // Twice as many as ever wait in practice; a full queue makes writers wait, it loses nothing.
             let (sender, receiver) = mpsc::channel(1024);
             let shared = inner.clone();
-            let spawned = std::thread::Builder::new().name("store-log".into()).spawn(move || shared.commit_loop(receiver));
+            let spawned =
+                std::thread::Builder::new().name("store-log".into()).spawn(move || shared.commit_loop(receiver));
             let path = config.dir.unwrap_or_default();
             Some((sender, spawned.map_err(|e| StoreError::Open { path, source: Arc::new(e) })?))
         } else {
@@ -221,12 +224,7 @@ impl Store {
         state.watchers.clear();
     }
 
-    fn register(
-        &self,
-        state: &mut State,
-        prefix: &str,
-        backlog: VecDeque<Arc<Event>>,
-    ) -> Result<Watcher, StoreError> {
+    fn register(&self, state: &mut State, prefix: &str, backlog: VecDeque<Arc<Event>>) -> Result<Watcher, StoreError> {
         if state.closed {
             return Err(StoreError::Closed);
         }
@@ -256,7 +254,6 @@ impl Drop for Store {
         self.close();
     }
 }
-
 
 impl Inner {
     fn commit_loop(&self, mut requests: mpsc::Receiver<Request>) {
@@ -301,12 +298,12 @@ impl Inner {
                 staged.push(made);
             }
         }
-        if let (Some(log), false) = (log.as_mut(), frames.is_empty()) {
-            if let Err(e) = log.append(&frames) {
-                tracing::error!(error = %e, "a write was refused because the log cannot be written");
-                let error = StoreError::Log(Arc::new(e));
-                return staged.into_iter().map(|s| Err(s.err().unwrap_or_else(|| error.clone()))).collect();
-            }
+        if let (Some(log), false) = (log.as_mut(), frames.is_empty())
+            && let Err(e) = log.append(&frames)
+        {
+            tracing::error!(error = %e, "a write was refused because the log cannot be written");
+            let error = StoreError::Log(Arc::new(e));
+            return staged.into_iter().map(|s| Err(s.err().unwrap_or_else(|| error.clone()))).collect();
         }
         let mut state = self.state.write();
         let answers = staged

@@ -56,10 +56,7 @@ async fn a_watch_gives_history_then_the_present_without_gap_or_repeat() {
             break;
         }
     }
-    assert_eq!(
-        seen,
-        [(2, EventKind::Added), (3, EventKind::Added), (5, EventKind::Deleted), (5, EventKind::Progress)]
-    );
+    assert_eq!(seen, [(2, EventKind::Added), (3, EventKind::Added), (5, EventKind::Deleted), (5, EventKind::Progress)]);
     assert_eq!(live.next().await.unwrap().unwrap().revision, 1);
 }
 

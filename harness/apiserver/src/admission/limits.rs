@@ -22,14 +22,21 @@ impl ApiServer {
     }
 
     /// Fills requests and limits that a Pod leaves open.
-    pub(super) fn default_limits(&self, _kind: &Kind, namespace: Option<&str>, pod: &mut Value) -> Result<(), ApiError> {
+    pub(super) fn default_limits(
+        &self,
+        _kind: &Kind,
+        namespace: Option<&str>,
+        pod: &mut Value,
+    ) -> Result<(), ApiError> {
         for range in self.limit_ranges(namespace) {
             let mut set = Vec::new();
             for item in list(&range.object.0, "spec.limits").iter().filter(|i| text(i, "type") == "Container") {
                 for (field, noun) in [("spec.containers", "container"), ("spec.initContainers", "init container")] {
                     for container in each_mut(pod, field) {
                         let name = text(container, "name").to_owned();
-                        for (from, to, word) in [("defaultRequest", "requests", "request"), ("default", "limits", "limit")] {
+                        for (from, to, word) in
+                            [("defaultRequest", "requests", "request"), ("default", "limits", "limit")]
+                        {
                             let mut filled = Vec::new();
                             for (resource, quantity) in entries(item, from) {
                                 let held = map_at(container, &format!("resources.{to}"));
@@ -75,7 +82,12 @@ impl ApiServer {
     }
 
     /// Refuses a claim outside a range.
-    pub(super) fn check_claim_limits(&self, kind: &Kind, namespace: Option<&str>, claim: &Value) -> Result<(), ApiError> {
+    pub(super) fn check_claim_limits(
+        &self,
+        kind: &Kind,
+        namespace: Option<&str>,
+        claim: &Value,
+    ) -> Result<(), ApiError> {
         let requests = amounts(at(claim, "spec.resources.requests"));
         let mut broken = Vec::new();
         for range in self.limit_ranges(namespace) {
@@ -108,10 +120,14 @@ fn check(item: &Value, what: &str, requests: &Amounts, limits: &Amounts, broken:
                 broken.push(format!("maximum {name} usage per {what} is {shown}.  No limit is specified"));
             }
             (Some(limit), _) if *limit > bound => {
-                broken.push(format!("maximum {name} usage per {what} is {shown}, but limit is {}", show(*limit, shown)));
+                broken
+                    .push(format!("maximum {name} usage per {what} is {shown}, but limit is {}", show(*limit, shown)));
             }
             (_, Some(request)) if *request > bound => {
-                broken.push(format!("maximum {name} usage per {what} is {shown}, but request is {}", show(*request, shown)));
+                broken.push(format!(
+                    "maximum {name} usage per {what} is {shown}, but request is {}",
+                    show(*request, shown)
+                ));
             }
             _ => {}
         }
@@ -121,10 +137,14 @@ fn check(item: &Value, what: &str, requests: &Amounts, limits: &Amounts, broken:
         match (requests.get(name), limits.get(name)) {
             (None, _) => broken.push(format!("minimum {name} usage per {what} is {shown}.  No request is specified")),
             (Some(request), _) if *request < bound => {
-                broken.push(format!("minimum {name} usage per {what} is {shown}, but request is {}", show(*request, shown)));
+                broken.push(format!(
+                    "minimum {name} usage per {what} is {shown}, but request is {}",
+                    show(*request, shown)
+                ));
             }
             (_, Some(limit)) if *limit < bound => {
-                broken.push(format!("minimum {name} usage per {what} is {shown}, but limit is {}", show(*limit, shown)));
+                broken
+                    .push(format!("minimum {name} usage per {what} is {shown}, but limit is {}", show(*limit, shown)));
             }
             _ => {}
         }
@@ -136,11 +156,17 @@ fn check(item: &Value, what: &str, requests: &Amounts, limits: &Amounts, broken:
                 #[expect(clippy::cast_precision_loss, reason = "a ratio is printed with six digits")]
                 let given = *limit as f64 / *request as f64;
                 if limit * 1000 > bound * request {
-                    broken.push(format!("{name} max limit to request ratio per {what} is {shown}, but provided ratio is {given:.6}"));
+                    broken.push(format!(
+                        "{name} max limit to request ratio per {what} is {shown}, but provided ratio is {given:.6}"
+                    ));
                 }
             }
-            (None, _) => broken.push(format!("{name} max limit to request ratio per {what} is {shown}, but no request is specified or request is 0")),
-            (_, None) => broken.push(format!("{name} max limit to request ratio per {what} is {shown}, but no limit is specified or limit is 0")),
+            (None, _) => broken.push(format!(
+                "{name} max limit to request ratio per {what} is {shown}, but no request is specified or request is 0"
+            )),
+            (_, None) => broken.push(format!(
+                "{name} max limit to request ratio per {what} is {shown}, but no limit is specified or limit is 0"
+            )),
             _ => {}
         }
     }

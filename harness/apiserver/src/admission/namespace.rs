@@ -11,12 +11,7 @@ use crate::{
 };
 
 impl ApiServer {
-    pub(super) fn check_namespace(
-        &self,
-        kind: &Kind,
-        namespace: Option<&str>,
-        object: &Value,
-    ) -> Result<(), ApiError> {
+    pub(super) fn check_namespace(&self, kind: &Kind, namespace: Option<&str>, object: &Value) -> Result<(), ApiError> {
         let Some(namespace) = namespace.filter(|_| kind.resource.namespaced) else { return Ok(()) };
         let namespaces = registry().core("namespaces");
         let Some(found) = self.store.get(&namespaces.key(None, namespace)) else {
@@ -29,7 +24,8 @@ impl ApiServer {
         let mut error = forbidden(kind, text(object, "metadata.name"), &why);
         if let Some(details) = &mut error.details {
             let message = format!("namespace {namespace} is being terminated");
-            details["causes"] = json!([{"reason": "NamespaceTerminating", "message": message, "field": "metadata.namespace"}]);
+            details["causes"] =
+                json!([{"reason": "NamespaceTerminating", "message": message, "field": "metadata.namespace"}]);
         }
         Err(error)
     }

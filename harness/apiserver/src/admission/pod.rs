@@ -166,7 +166,10 @@ impl ApiServer {
         for (key, value) in entries(class, "scheduling.nodeSelector") {
             let selector = map_at(pod, "spec.nodeSelector");
             if selector.get(key).is_some_and(|v| v != value) {
-                let why = format!("conflict: runtimeClass.scheduling.nodeSelector[{key}] = {value}; pod.spec.nodeSelector[{key}] = {}", selector[key]);
+                let why = format!(
+                    "conflict: runtimeClass.scheduling.nodeSelector[{key}] = {value}; pod.spec.nodeSelector[{key}] = {}",
+                    selector[key]
+                );
                 return Err(forbidden(kind, &pod_name, &why));
             }
             selector.insert(key.clone(), value.clone());

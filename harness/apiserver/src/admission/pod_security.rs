@@ -57,9 +57,22 @@ fn violations(pod: &Value, level: &str) -> Vec<String> {
     }
     // Upstream reports by check id; these are the ones of both levels in its order.
     let order = [
-        "allowPrivilegeEscalation", "unrestricted capabilities", "non-default capabilities", "host namespaces",
-        "hostPath volumes", "hostPort", "hostProbes", "privileged", "procMount", "restricted volume types",
-        "runAsNonRoot", "runAsUser", "seLinuxOptions", "seccompProfile", "forbidden sysctls", "hostProcess",
+        "allowPrivilegeEscalation",
+        "unrestricted capabilities",
+        "non-default capabilities",
+        "host namespaces",
+        "hostPath volumes",
+        "hostPort",
+        "hostProbes",
+        "privileged",
+        "procMount",
+        "restricted volume types",
+        "runAsNonRoot",
+        "runAsUser",
+        "seLinuxOptions",
+        "seccompProfile",
+        "forbidden sysctls",
+        "hostProcess",
     ];
     out.sort_by_key(|v| order.iter().position(|o| v.starts_with(o)).unwrap_or(order.len()));
     out
@@ -75,7 +88,7 @@ fn naming(names: &[&str]) -> String {
     if names.len() == 1 { format!("container {quoted}") } else { format!("containers {quoted}") }
 }
 
-fn offenders<'a>(pod: &'a Value, bad: impl Fn(&Value) -> bool) -> Vec<&'a str> {
+fn offenders(pod: &Value, bad: impl Fn(&Value) -> bool) -> Vec<&str> {
     containers(pod).filter(|c| bad(c)).map(|c| text(c, "name")).collect()
 }
 
@@ -94,32 +107,57 @@ fn baseline(pod: &Value, restricted: bool, out: &mut Vec<String>) {
     }
     if !restricted {
         const ALLOWED: [&str; 13] = [
-            "AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP",
-            "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
+            "AUDIT_WRITE",
+            "CHOWN",
+            "DAC_OVERRIDE",
+            "FOWNER",
+            "FSETID",
+            "KILL",
+            "MKNOD",
+            "NET_BIND_SERVICE",
+            "SETFCAP",
+            "SETGID",
+            "SETPCAP",
+            "SETUID",
+            "SYS_CHROOT",
         ];
         let mut added: Vec<&str> = Vec::new();
         let bad = offenders(pod, |c| {
-            list(c, "securityContext.capabilities.add").iter().any(|a| !ALLOWED.contains(&a.as_str().unwrap_or_default()))
+            list(c, "securityContext.capabilities.add")
+                .iter()
+                .any(|a| !ALLOWED.contains(&a.as_str().unwrap_or_default()))
         });
         for c in containers(pod) {
-            added.extend(list(c, "securityContext.capabilities.add").iter().filter_map(Value::as_str).filter(|a| !ALLOWED.contains(a)));
+            added.extend(
+                list(c, "securityContext.capabilities.add")
+                    .iter()
+                    .filter_map(Value::as_str)
+                    .filter(|a| !ALLOWED.contains(a)),
+            );
         }
         added.sort_unstable();
         added.dedup();
         if !bad.is_empty() {
             let quoted = added.iter().map(|a| format!("{a:?}")).collect::<Vec<_>>().join(", ");
-            out.push(format!("non-default capabilities ({} must not include {quoted} in securityContext.capabilities.add)", naming(&bad)));
+            out.push(format!(
+                "non-default capabilities ({} must not include {quoted} in securityContext.capabilities.add)",
+                naming(&bad)
+            ));
         }
     }
-    let host: Vec<&str> = list(pod, "spec.volumes").iter().filter(|v| has(v, "hostPath")).map(|v| text(v, "name")).collect();
+    let host: Vec<&str> =
+        list(pod, "spec.volumes").iter().filter(|v| has(v, "hostPath")).map(|v| text(v, "name")).collect();
     if !host.is_empty() {
         let quoted = host.iter().map(|n| format!("{n:?}")).collect::<Vec<_>>().join(", ");
         out.push(format!("hostPath volumes (volume{} {quoted})", if host.len() == 1 { "" } else { "s" }));
     }
     let ports = offenders(pod, |c| list(c, "ports").iter().any(|p| int(p, "hostPort").unwrap_or(0) != 0));
     if !ports.is_empty() {
-        let mut numbers: Vec<i64> =
-            containers(pod).flat_map(|c| list(c, "ports")).filter_map(|p| int(p, "hostPort")).filter(|n| *n != 0).collect();
+        let mut numbers: Vec<i64> = containers(pod)
+            .flat_map(|c| list(c, "ports"))
+            .filter_map(|p| int(p, "hostPort"))
+            .filter(|n| *n != 0)
+            .collect();
         numbers.sort_unstable();
         numbers.dedup();
         let shown = numbers.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
@@ -136,13 +174,22 @@ fn baseline(pod: &Value, restricted: bool, out: &mut Vec<String>) {
         let whole = text(pod, "spec.securityContext.seccompProfile.type") == "Unconfined";
         if whole || !unconfined.is_empty() {
             let who = if unconfined.is_empty() { "pod".to_owned() } else { naming(&unconfined) };
-            out.push(format!("seccompProfile ({who} must not set securityContext.seccompProfile.type to \"Unconfined\")"));
+            out.push(format!(
+                "seccompProfile ({who} must not set securityContext.seccompProfile.type to \"Unconfined\")"
+            ));
         }
     }
     const SAFE: [&str; 10] = [
-        "kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.tcp_syncookies", "net.ipv4.ping_group_range",
-        "net.ipv4.ip_unprivileged_port_start", "net.ipv4.ip_local_reserved_ports", "net.ipv4.tcp_keepalive_time",
-        "net.ipv4.tcp_fin_timeout", "net.ipv4.tcp_keepalive_intvl", "net.ipv4.tcp_keepalive_probes",
+        "kernel.shm_rmid_forced",
+        "net.ipv4.ip_local_port_range",
+        "net.ipv4.tcp_syncookies",
+        "net.ipv4.ping_group_range",
+        "net.ipv4.ip_unprivileged_port_start",
+        "net.ipv4.ip_local_reserved_ports",
+        "net.ipv4.tcp_keepalive_time",
+        "net.ipv4.tcp_fin_timeout",
+        "net.ipv4.tcp_keepalive_intvl",
+        "net.ipv4.tcp_keepalive_probes",
     ];
     let unsafe_ones: Vec<&str> = list(pod, "spec.securityContext.sysctls")
         .iter()
@@ -163,7 +210,8 @@ fn restricted_only(pod: &Value, out: &mut Vec<String>) {
         ));
     }
     let undropped = offenders(pod, |c| !list(c, "securityContext.capabilities.drop").iter().any(|d| d == "ALL"));
-    let adding = offenders(pod, |c| list(c, "securityContext.capabilities.add").iter().any(|a| a != "NET_BIND_SERVICE"));
+    let adding =
+        offenders(pod, |c| list(c, "securityContext.capabilities.add").iter().any(|a| a != "NET_BIND_SERVICE"));
     let mut parts = Vec::new();
     if !undropped.is_empty() {
         parts.push(format!("{} must set securityContext.capabilities.drop=[\"ALL\"]", naming(&undropped)));
@@ -176,27 +224,50 @@ fn restricted_only(pod: &Value, out: &mut Vec<String>) {
             .collect();
         names.sort_unstable();
         names.dedup();
-        parts.push(format!("{} must not include {} in securityContext.capabilities.add", naming(&adding), names.join(", ")));
+        parts.push(format!(
+            "{} must not include {} in securityContext.capabilities.add",
+            naming(&adding),
+            names.join(", ")
+        ));
     }
     if !parts.is_empty() {
         out.push(format!("unrestricted capabilities ({})", parts.join("; ")));
     }
-    let volumes = ["configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "image", "persistentVolumeClaim", "projected", "secret"];
+    let volumes = [
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "image",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+    ];
     for volume in list(pod, "spec.volumes") {
         let kind = volume.as_object().into_iter().flatten().map(|(k, _)| k.as_str()).find(|k| *k != "name");
         if let Some(kind) = kind.filter(|k| !volumes.contains(k)) {
-            out.push(format!("restricted volume types (volume {:?} uses restricted volume type {kind:?})", text(volume, "name")));
+            out.push(format!(
+                "restricted volume types (volume {:?} uses restricted volume type {kind:?})",
+                text(volume, "name")
+            ));
         }
     }
     let whole = at(pod, "spec.securityContext.runAsNonRoot").as_bool();
     let explicit = offenders(pod, |c| at(c, "securityContext.runAsNonRoot").as_bool() == Some(false));
     let implicit = offenders(pod, |c| at(c, "securityContext.runAsNonRoot").is_null());
     if !explicit.is_empty() {
-        out.push(format!("runAsNonRoot != true ({} must not set securityContext.runAsNonRoot=false)", naming(&explicit)));
+        out.push(format!(
+            "runAsNonRoot != true ({} must not set securityContext.runAsNonRoot=false)",
+            naming(&explicit)
+        ));
     } else if whole == Some(false) {
         out.push("runAsNonRoot != true (pod must not set securityContext.runAsNonRoot=false)".into());
     } else if whole.is_none() && !implicit.is_empty() {
-        out.push(format!("runAsNonRoot != true (pod or {} must set securityContext.runAsNonRoot=true)", naming(&implicit)));
+        out.push(format!(
+            "runAsNonRoot != true (pod or {} must set securityContext.runAsNonRoot=true)",
+            naming(&implicit)
+        ));
     }
     let root = offenders(pod, |c| int(c, "securityContext.runAsUser") == Some(0));
     let pod_root = int(pod, "spec.securityContext.runAsUser") == Some(0);
@@ -216,7 +287,10 @@ fn restricted_only(pod: &Value, out: &mut Vec<String>) {
     });
     let unset = offenders(pod, |c| text(c, "securityContext.seccompProfile.type").is_empty());
     if !bad.is_empty() {
-        out.push(format!("seccompProfile ({} must not set securityContext.seccompProfile.type to \"Unconfined\")", naming(&bad)));
+        out.push(format!(
+            "seccompProfile ({} must not set securityContext.seccompProfile.type to \"Unconfined\")",
+            naming(&bad)
+        ));
     } else if !pod_kind.is_empty() && !confined(pod_kind) {
         out.push("seccompProfile (pod must not set securityContext.seccompProfile.type to \"Unconfined\")".into());
     } else if pod_kind.is_empty() && !unset.is_empty() {

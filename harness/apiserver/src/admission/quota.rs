@@ -64,7 +64,9 @@ impl ApiServer {
                 continue;
             }
             let mut used = self.used(namespace, quota, &hard);
-            for (_, charge) in pending.charges.range((namespace.to_owned(), 0)..).take_while(|((ns, _), _)| ns == namespace) {
+            for (_, charge) in
+                pending.charges.range((namespace.to_owned(), 0)..).take_while(|((ns, _), _)| ns == namespace)
+            {
                 for (resource, amount) in charge {
                     if let Some(slot) = used.get_mut(resource) {
                         *slot += amount;
@@ -164,7 +166,9 @@ impl ApiServer {
 
 /// Whether a quota resource counts objects of a kind.
 fn counts(resource: &str, kind: &Kind) -> bool {
-    let of_pods = matches!(resource, "pods" | "cpu" | "memory") || resource.starts_with("requests.") || resource.starts_with("limits.");
+    let of_pods = matches!(resource, "pods" | "cpu" | "memory")
+        || resource.starts_with("requests.")
+        || resource.starts_with("limits.");
     match kind.resource.kind {
         "Pod" => of_pods || resource == "count/pods",
         "PersistentVolumeClaim" => resource.contains("storage") || resource.contains("persistentvolumeclaims"),

@@ -66,18 +66,14 @@ impl ApiServer {
         let mut extra = BTreeMap::new();
         let credential = format!("JTI={}", text(claims, "jti"));
         extra.insert("authentication.kubernetes.io/credential-id".to_owned(), vec![credential]);
-        for (field, plural, label) in
-            [("pod", "pods", "pod"), ("secret", "secrets", ""), ("node", "nodes", "node")]
-        {
+        for (field, plural, label) in [("pod", "pods", "pod"), ("secret", "secrets", ""), ("node", "nodes", "node")] {
             let reference = at(bound, field);
             if reference.is_null() {
                 continue;
             }
             // A token of a Pod says on which node it was; only the Pod must still be there.
-            if field != "node" || at(bound, "pod").is_null() {
-                if !same(plural, reference) {
-                    return None;
-                }
+            if (field != "node" || at(bound, "pod").is_null()) && !same(plural, reference) {
+                return None;
             }
             if !label.is_empty() {
                 for part in ["name", "uid"] {

@@ -85,7 +85,9 @@ impl ApiServer {
         if health || path == "/version" || path == "/version/" {
             return true;
         }
-        let discovery = ["/api", "/apis", "/openapi", "/.well-known"].iter().any(|p| path == *p || path.starts_with(&format!("{p}/")));
+        let discovery = ["/api", "/apis", "/openapi", "/.well-known"]
+            .iter()
+            .any(|p| path == *p || path.starts_with(&format!("{p}/")));
         user.in_group("system:authenticated") && discovery
     }
 
@@ -170,6 +172,9 @@ mod tests {
         assert!(!rule_allows(&named, &wanted("get", "pods", "")));
         assert!(rule_allows(&named, &Attributes { name: "a".into(), ..wanted("get", "pods", "") }));
         let urls = json!({"verbs": ["get"], "nonResourceURLs": ["/logs/*"]});
-        assert!(rule_allows(&urls, &Attributes { verb: "get".into(), path: "/logs/x".into(), ..Attributes::default() }));
+        assert!(rule_allows(
+            &urls,
+            &Attributes { verb: "get".into(), path: "/logs/x".into(), ..Attributes::default() }
+        ));
     }
 }

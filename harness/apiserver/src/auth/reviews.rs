@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::rbac::Attributes;
 use crate::{
     context::{Context, User},
-    errors::{not_found, forbidden},
+    errors::{forbidden, not_found},
     field::Errors,
     kinds::{Kind, registry},
     normalize::normalize,
@@ -155,7 +155,9 @@ impl ApiServer {
             ("v1", "Secret") => ("secrets", "secret"),
             ("v1", "Node") => ("nodes", "node"),
             (version, kind) => {
-                return Err(ApiError::bad_request(format!("cannot bind token to object of type {version}, Kind={kind}")));
+                return Err(ApiError::bad_request(format!(
+                    "cannot bind token to object of type {version}, Kind={kind}"
+                )));
             }
         };
         let kind = registry().core(plural);
@@ -172,7 +174,9 @@ impl ApiServer {
         private[field] = json!({"name": bound_name, "uid": found.object.uid()});
         if plural == "pods" {
             if text(&found.object.0, "spec.serviceAccountName") != name {
-                let why = format!("cannot bind token for serviceaccount {name:?} to pod running with different serviceaccount name.");
+                let why = format!(
+                    "cannot bind token for serviceaccount {name:?} to pod running with different serviceaccount name."
+                );
                 return Err(ApiError::bad_request(why));
             }
             let node = text(&found.object.0, "spec.nodeName");

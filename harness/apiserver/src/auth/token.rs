@@ -37,9 +37,11 @@ impl TokenSigner {
     pub fn new(key_pem: &str, issuer: &str) -> Result<Self, PkiError> {
         let key = KeyPair::from_pem(key_pem)?;
         let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms;
-        let found = algorithms.all.iter().copied().find(|a| {
-            a.public_key_alg_id() == alg_id::ECDSA_P256 && a.signature_alg_id() == alg_id::ECDSA_SHA256
-        });
+        let found = algorithms
+            .all
+            .iter()
+            .copied()
+            .find(|a| a.public_key_alg_id() == alg_id::ECDSA_P256 && a.signature_alg_id() == alg_id::ECDSA_SHA256);
         let verifier = found.ok_or_else(|| PkiError::Tls(rustls::Error::General("ES256 is not supported".into())))?;
         let key_id = URL_SAFE_NO_PAD.encode(Sha256::digest(key.der_bytes()));
         Ok(Self { key, key_id, issuer: issuer.to_owned(), verifier })

@@ -78,10 +78,10 @@ impl Wish {
 
 /// An answer with a JSON (or YAML) tree.
 pub(crate) fn tree(wish: Wish, status: StatusCode, value: &Value) -> Response<Body> {
-    if wish.yaml {
-        if let Ok(text) = serde_saphyr::to_string(value) {
-            return with_type(status, "application/yaml", full(text));
-        }
+    if wish.yaml
+        && let Ok(text) = serde_saphyr::to_string(value)
+    {
+        return with_type(status, "application/yaml", full(text));
     }
     with_type(status, "application/json", full(serde_json::to_vec(value).unwrap_or_default()))
 }

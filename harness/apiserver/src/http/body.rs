@@ -72,10 +72,10 @@ pub(crate) fn json(bytes: &[u8]) -> Result<Value, ApiError> {
 /// # Errors
 /// 400.
 pub(crate) fn yaml(bytes: &[u8]) -> Result<Value, ApiError> {
-    if bytes.trim_ascii_start().starts_with(b"{") {
-        if let Ok(value) = serde_json::from_slice(bytes) {
-            return Ok(value);
-        }
+    if bytes.trim_ascii_start().starts_with(b"{")
+        && let Ok(value) = serde_json::from_slice(bytes)
+    {
+        return Ok(value);
     }
     let text = std::str::from_utf8(bytes).map_err(|e| ApiError::bad_request(format!("YAML body: {e}")))?;
     serde_saphyr::from_str(text).map_err(|e| ApiError::bad_request(format!("error converting YAML to JSON: {e}")))

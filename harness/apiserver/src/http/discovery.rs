@@ -26,7 +26,9 @@ pub(super) fn root() -> Response<Body> {
         paths.push(format!("/apis/{group}"));
         paths.push(format!("/apis/{group}/{version}"));
     }
-    paths.extend(["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"].map(String::from));
+    paths.extend(
+        ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"].map(String::from),
+    );
     answer::tree(Wish::plain(), StatusCode::OK, &json!({"paths": paths}))
 }
 
@@ -42,7 +44,9 @@ pub(super) fn answer(path: &str, accept: &str, etag: &str) -> Option<Response<Bo
         ["api"] if aggregated => return Some(tagged(&CORE, etag)),
         ["apis"] if aggregated => return Some(tagged(&GROUPS, etag)),
         ["api"] => json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}),
-        ["apis"] => json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups().map(group).collect::<Vec<_>>()}),
+        ["apis"] => {
+            json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups().map(group).collect::<Vec<_>>()})
+        }
         ["api", "v1"] => resources("", "v1")?,
         ["apis", name] => {
             let mut found = groups().find(|g| *g == name).map(group)?;
@@ -167,7 +171,11 @@ fn encoded(core: bool) -> (Vec<u8>, String) {
                 .filter(|(g, _)| *g == name)
                 .map(|(g, v)| aggregated_version(g, v))
                 .collect();
-            let metadata = if name.is_empty() { json!({"creationTimestamp": null}) } else { json!({"name": name, "creationTimestamp": null}) };
+            let metadata = if name.is_empty() {
+                json!({"creationTimestamp": null})
+            } else {
+                json!({"name": name, "creationTimestamp": null})
+            };
             json!({"metadata": metadata, "versions": versions})
         })
         .collect();

@@ -91,10 +91,12 @@ impl ApiServer {
         }
         // Browsers and kube-rs can only send a token as a WebSocket protocol.
         let protocols = header_text(request, header::SEC_WEBSOCKET_PROTOCOL);
-        let offered = protocols.split(',').find_map(|p| p.trim().strip_prefix("base64url.bearer.authorization.k8s.io."));
+        let offered =
+            protocols.split(',').find_map(|p| p.trim().strip_prefix("base64url.bearer.authorization.k8s.io."));
         if let Some(encoded) = offered {
             use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-            let token = URL_SAFE_NO_PAD.decode(encoded.trim_end_matches('=')).ok().and_then(|b| String::from_utf8(b).ok());
+            let token =
+                URL_SAFE_NO_PAD.decode(encoded.trim_end_matches('=')).ok().and_then(|b| String::from_utf8(b).ok());
             let unauthorized = || ApiError::new(Reason::Unauthorized, "Unauthorized");
             return self.token_user(&token.ok_or_else(unauthorized)?, &[self.tokens.issuer()]);
         }
@@ -139,13 +141,7 @@ impl ApiServer {
     }
 
     /// Paths that are no resources.
-    async fn other_path(
-        &self,
-        path: &str,
-        accept: &str,
-        query: &Query,
-        request: &Request<Incoming>,
-    ) -> Response<Body> {
+    async fn other_path(&self, path: &str, accept: &str, query: &Query, request: &Request<Incoming>) -> Response<Body> {
         let trimmed = path.trim_end_matches('/');
         let etag = header_text(request, header::IF_NONE_MATCH);
         if !matches!(*request.method(), Method::GET | Method::HEAD) {

@@ -44,7 +44,11 @@ pub(super) fn check(server: &ApiServer, path: &str, query: &Query) -> Option<Res
     let good = relevant.iter().all(|(_, good)| *good);
     let lines: String = relevant
         .iter()
-        .map(|(name, good)| if *good { format!("[+]{name} ok\n") } else { format!("[-]{name} failed: reason withheld\n") })
+        .map(
+            |(name, good)| {
+                if *good { format!("[+]{name} ok\n") } else { format!("[-]{name} failed: reason withheld\n") }
+            },
+        )
         .collect();
     Some(match (good, query.flag("verbose")) {
         (true, Some(true)) => answer::text(StatusCode::OK, format!("{lines}{endpoint} check passed\n")),

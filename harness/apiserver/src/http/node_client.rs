@@ -123,10 +123,18 @@ pub(super) fn forwardable(headers: &http::HeaderMap, upgrade: bool) -> http::Hea
     for (name, value) in headers {
         let hop = matches!(
             *name,
-            header::CONNECTION | header::UPGRADE | header::TRANSFER_ENCODING | header::TE | header::TRAILER | header::CONTENT_LENGTH
+            header::CONNECTION
+                | header::UPGRADE
+                | header::TRANSFER_ENCODING
+                | header::TE
+                | header::TRAILER
+                | header::CONTENT_LENGTH
         );
         let secret = matches!(*name, header::AUTHORIZATION | header::COOKIE | header::PROXY_AUTHORIZATION);
-        if secret || *name == header::HOST || (hop && !(upgrade && matches!(*name, header::CONNECTION | header::UPGRADE))) {
+        if secret
+            || *name == header::HOST
+            || (hop && !(upgrade && matches!(*name, header::CONNECTION | header::UPGRADE)))
+        {
             continue;
         }
         if *name == header::SEC_WEBSOCKET_PROTOCOL {

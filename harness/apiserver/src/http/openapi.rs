@@ -84,7 +84,10 @@ fn document(group: &str, version: &str) -> (Value, String) {
         let mut collection = Map::new();
         collection.insert("post".into(), operation("post", &write));
         if kind.verbs == Verbs::All {
-            collection.insert("get".into(), operation("list", &["labelSelector", "fieldSelector", "limit", "continue", "watch"]));
+            collection.insert(
+                "get".into(),
+                operation("list", &["labelSelector", "fieldSelector", "limit", "continue", "watch"]),
+            );
             let mut one = Map::new();
             one.insert("get".into(), operation("get", &[]));
             one.insert("put".into(), operation("put", &write));
@@ -116,7 +119,8 @@ fn v2(accept: &str) -> Response<Body> {
         let kind = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
         return answer::with_type(StatusCode::OK, kind, full(document));
     }
-    let value = json!({"swagger": "2.0", "info": {"title": "Kubernetes", "version": "v1.36"}, "paths": {}, "definitions": {}});
+    let value =
+        json!({"swagger": "2.0", "info": {"title": "Kubernetes", "version": "v1.36"}, "paths": {}, "definitions": {}});
     answer::tree(Wish::plain(), StatusCode::OK, &value)
 }
 

@@ -83,7 +83,9 @@ impl ApiServer {
         let ports = list(&service.object.0, "spec.ports");
         let found = match port {
             "" if ports.len() == 1 => ports.first(),
-            port => ports.iter().find(|p| text(p, "name") == port || int(p, "port").is_some_and(|n| n.to_string() == port)),
+            port => {
+                ports.iter().find(|p| text(p, "name") == port || int(p, "port").is_some_and(|n| n.to_string() == port))
+            }
         };
         let unavailable = |why: String| ApiError::new(Reason::ServiceUnavailable, why);
         let found = found.ok_or_else(|| unavailable(format!("no service port {port:?} found for service {name:?}")))?;
@@ -96,7 +98,8 @@ impl ApiServer {
             let owner = slice.pointer("/metadata/labels/kubernetes.io~1service-name").and_then(Value::as_str);
             let port = list(slice, "ports").iter().find(|p| text(p, "name") == text(found, "name"));
             let (Some(port), true) = (port.and_then(|p| int(p, "port")), owner == Some(name)) else { continue };
-            let ready = list(slice, "endpoints").iter().find(|e| e.pointer("/conditions/ready") != Some(&Value::Bool(false)));
+            let ready =
+                list(slice, "endpoints").iter().find(|e| e.pointer("/conditions/ready") != Some(&Value::Bool(false)));
             if let Some(address) = ready.and_then(|e| list(e, "addresses").first()).and_then(Value::as_str) {
                 return endpoint(address, port);
             }
@@ -134,7 +137,10 @@ fn endpoint(ip: &str, port: i64) -> Result<Endpoint, ApiError> {
 
 async fn send_plain(peer: &Peer, to: Endpoint, request: Request<Body>) -> Result<Response<Incoming>, ApiError> {
     let failed = |why: String| {
-        ApiError::new(Reason::ServiceUnavailable, format!("error trying to reach service: dial tcp {}:{}: {why}", to.ip, to.port))
+        ApiError::new(
+            Reason::ServiceUnavailable,
+            format!("error trying to reach service: dial tcp {}:{}: {why}", to.ip, to.port),
+        )
     };
     let stream = TcpStream::connect((to.ip, to.port)).await.map_err(|e| failed(e.to_string()))?;
     let (mut sender, connection) =

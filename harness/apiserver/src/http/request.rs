@@ -118,7 +118,9 @@ impl Target {
         let mut parts = parts.into_iter().skip(1);
         let (name, subresource) = (parts.next(), parts.next());
         let rest = parts.collect::<Vec<_>>().join("/");
-        if (namespace.is_some() && !kind.resource.namespaced) || (!rest.is_empty() && subresource.as_deref() != Some("proxy")) {
+        if (namespace.is_some() && !kind.resource.namespaced)
+            || (!rest.is_empty() && subresource.as_deref() != Some("proxy"))
+        {
             return None;
         }
         // A named object of a namespaced kind is in a namespace.
@@ -187,7 +189,9 @@ pub(crate) fn list_query(target: &Target, query: &Query) -> Result<ListQuery, Ap
     let revision = match query.get("resourceVersion").unwrap_or_default() {
         "" => None,
         text => Some(text.parse().map_err(|_| {
-            ApiError::bad_request(format!("Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"))
+            ApiError::bad_request(format!(
+                "Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"
+            ))
         })?),
     };
     let token = query.get("continue").filter(|t| !t.is_empty()).map(str::to_owned);
@@ -228,7 +232,8 @@ mod tests {
             ("/healthz", None),
         ] {
             let found = Target::parse(path).map(|t| (t.kind.resource.kind, t.namespace, t.name, t.subresource));
-            let expected = expected.map(|(k, a, b, c)| (k, a.map(String::from), b.map(String::from), c.map(String::from)));
+            let expected =
+                expected.map(|(k, a, b, c)| (k, a.map(String::from), b.map(String::from), c.map(String::from)));
             assert_eq!(found, expected, "{path}");
         }
     }

@@ -101,8 +101,12 @@ impl ApiServer {
                 let wanted = list_query(target, query)?;
                 let options = self.delete_options(cx, query, request).await?;
                 let gone = self.delete_objects(&options.1, kind, namespace, &wanted, &options.0).await?;
-                let listed =
-                    crate::machine::Listed { items: gone, revision: self.store.revision(), token: None, remaining: None };
+                let listed = crate::machine::Listed {
+                    items: gone,
+                    revision: self.store.revision(),
+                    token: None,
+                    remaining: None,
+                };
                 Ok(answer::list(wish, kind, &listed, now))
             }
             _ => Err(method_not_allowed(kind, verb)),
@@ -126,7 +130,8 @@ impl ApiServer {
         }
         let mut details = crate::errors::details(kind.resource.plural, kind.resource.group, name);
         details["uid"] = deleted.stored.object.uid().into();
-        let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
+        let status =
+            json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
         Ok(answer::tree(Wish { form: answer::Form::Plain, ..wish }, StatusCode::OK, &status))
     }
 
@@ -195,7 +200,9 @@ impl ApiServer {
             }
             other => {
                 let known = [
-                    "application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml",
+                    "application/json-patch+json",
+                    "application/merge-patch+json",
+                    "application/apply-patch+yaml",
                     "application/strategic-merge-patch+json",
                 ];
                 return Err(unsupported_media_type(other, &known));
@@ -213,9 +220,9 @@ fn no_such_resource() -> ApiError {
 
 /// Recorders leave the namespace of what they report on empty for cluster-scoped objects.
 fn default_event_namespace(event: &mut Value, namespace: Option<&str>) {
-    if !has(event, "metadata.namespace") {
-        if let Some(namespace) = namespace {
-            crate::tree::put(event, "metadata.namespace", namespace);
-        }
+    if !has(event, "metadata.namespace")
+        && let Some(namespace) = namespace
+    {
+        crate::tree::put(event, "metadata.namespace", namespace);
     }
 }

@@ -108,7 +108,8 @@ async fn connection(
         tracing::debug!("TLS handshake failed");
         return;
     };
-    let user: Option<User> = stream.get_ref().1.peer_certificates().and_then(|c| c.first()).and_then(|c| certificate_user(c));
+    let user: Option<User> =
+        stream.get_ref().1.peer_certificates().and_then(|c| c.first()).and_then(|c| certificate_user(c));
     let peer = Arc::new(Peer { user, tracker, shutdown: shutdown.clone() });
     let service = service_fn(move |request: http::Request<Incoming>| {
         let (server, peer) = (server.clone(), peer.clone());

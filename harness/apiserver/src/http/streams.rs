@@ -50,13 +50,7 @@ impl ApiServer {
         }
     }
 
-    async fn logs(
-        &self,
-        peer: &Peer,
-        target: &Target,
-        name: &str,
-        query: &Query,
-    ) -> Result<Response<Body>, ApiError> {
+    async fn logs(&self, peer: &Peer, target: &Target, name: &str, query: &Query) -> Result<Response<Body>, ApiError> {
         check_log_options(query, name)?;
         let pod = self.get_object(target.kind, target.namespace.as_deref(), name)?;
         let pod = &pod.object.0;
@@ -68,7 +62,9 @@ impl ApiServer {
         let endpoint = self.node_endpoint(node)?;
         let mut path = format!("/containerLogs/{}/{name}/{container}", text(pod, "metadata.namespace"));
         let mut mark = '?';
-        for key in ["follow", "previous", "timestamps", "sinceSeconds", "sinceTime", "tailLines", "limitBytes", "stream"] {
+        for key in
+            ["follow", "previous", "timestamps", "sinceSeconds", "sinceTime", "tailLines", "limitBytes", "stream"]
+        {
             if let Some(value) = query.get(key).filter(|v| !v.is_empty()) {
                 path.push_str(&format!("{mark}{key}={}", escape(value)));
                 mark = '&';
@@ -170,9 +166,10 @@ pub(super) fn upgraded(peer: &Arc<Peer>, client: OnUpgrade, mut response: Respon
 
 /// A response body as one of ours.
 pub(super) fn relay(incoming: Incoming) -> Body {
-    body::stream(BodyStream::new(incoming.map_err(std::io::Error::other)).filter_map(|frame| async {
-        frame.map(|f| f.into_data().ok()).transpose()
-    }))
+    body::stream(
+        BodyStream::new(incoming.map_err(std::io::Error::other))
+            .filter_map(|frame| async { frame.map(|f| f.into_data().ok()).transpose() }),
+    )
 }
 
 /// A request to a backend.

@@ -128,7 +128,9 @@ impl Lines {
                 frame(kind.as_str(), &object)
             }
             (WatchChange::Bookmark { object }, Form::Plain) => frame(EventKind::Progress.as_str(), object),
-            (WatchChange::Bookmark { object }, Form::Partial) => frame(EventKind::Progress.as_str(), &render::partial(object)),
+            (WatchChange::Bookmark { object }, Form::Partial) => {
+                frame(EventKind::Progress.as_str(), &render::partial(object))
+            }
             (WatchChange::Bookmark { object }, Form::Table(_)) => {
                 let row = json!({"cells": [], "object": render::partial(object)});
                 let meta = json!({"resourceVersion": crate::tree::text(object, "metadata.resourceVersion")});

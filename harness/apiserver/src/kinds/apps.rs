@@ -108,7 +108,9 @@ const STATEFUL_SET: Strategy = Strategy {
         if let Some(spec) = get_mut(o, "spec") {
             fill_text(spec, "podManagementPolicy", "OrderedReady");
             fill(spec, "updateStrategy", json!({"type": "RollingUpdate"}));
-            if text(spec, "updateStrategy.type") == "RollingUpdate" && !has(spec, "updateStrategy.rollingUpdate.partition") {
+            if text(spec, "updateStrategy.type") == "RollingUpdate"
+                && !has(spec, "updateStrategy.rollingUpdate.partition")
+            {
                 put(spec, "updateStrategy.rollingUpdate.partition", 0);
             }
             fill(spec, "replicas", 1);
@@ -159,6 +161,9 @@ fn validate_workload(o: &Value, errors: &mut Errors) {
     }
     if has(spec, "activeDeadlineSeconds") {
         let kind = text(o, "kind");
-        errors.forbidden("spec.template.spec.activeDeadlineSeconds", &format!("activeDeadlineSeconds in {kind} is not Supported"));
+        errors.forbidden(
+            "spec.template.spec.activeDeadlineSeconds",
+            &format!("activeDeadlineSeconds in {kind} is not Supported"),
+        );
     }
 }

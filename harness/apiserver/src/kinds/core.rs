@@ -20,7 +20,12 @@ const POD_SUBS: &[Sub] = &[
     Sub { name: "resize", kind: SubKind::Resize, body: None, verbs: READ_WRITE },
     Sub { name: "log", kind: SubKind::Log, body: None, verbs: &["get"] },
     Sub { name: "exec", kind: SubKind::Exec, body: Some(("", "v1", "PodExecOptions")), verbs: &["create", "get"] },
-    Sub { name: "attach", kind: SubKind::Attach, body: Some(("", "v1", "PodAttachOptions")), verbs: &["create", "get"] },
+    Sub {
+        name: "attach",
+        kind: SubKind::Attach,
+        body: Some(("", "v1", "PodAttachOptions")),
+        verbs: &["create", "get"],
+    },
     Sub {
         name: "portforward",
         kind: SubKind::PortForward,
@@ -136,10 +141,10 @@ fn secret_type(secret: &Value, errors: &mut Errors) {
             need("tls.key", errors);
         }
         "kubernetes.io/ssh-auth" => need("ssh-privatekey", errors),
-        "kubernetes.io/service-account-token" => {
-            if at(secret, "metadata.annotations").get("kubernetes.io/service-account.name").is_none() {
-                errors.required("metadata.annotations[kubernetes.io/service-account.name]", "");
-            }
+        "kubernetes.io/service-account-token"
+            if at(secret, "metadata.annotations").get("kubernetes.io/service-account.name").is_none() =>
+        {
+            errors.required("metadata.annotations[kubernetes.io/service-account.name]", "");
         }
         _ => {}
     }

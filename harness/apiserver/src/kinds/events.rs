@@ -12,19 +12,16 @@ use crate::{
 };
 
 pub(super) fn rows() -> Vec<Row> {
-    vec![
-        Row::of::<core::Event>("event", &["ev"], CORE_EVENT),
-        Row::of::<events::Event>("event", &["ev"], EVENT),
-    ]
+    vec![Row::of::<core::Event>("event", &["ev"], CORE_EVENT), Row::of::<events::Event>("event", &["ev"], EVENT)]
 }
 
 const CORE_EVENT: Strategy = Strategy {
     validate: |o, errors| {
         let involved = text(o, "involvedObject.namespace");
         let namespace = text(o, "metadata.namespace");
-        if involved.is_empty() && namespace != "default" && namespace != "" {
-            errors.invalid("involvedObject.namespace", involved, "does not match event.namespace");
-        } else if !involved.is_empty() && involved != namespace {
+        // What is in no namespace is reported on in `default`.
+        let expected = if involved.is_empty() { "default" } else { involved };
+        if expected != namespace {
             errors.invalid("involvedObject.namespace", involved, "does not match event.namespace");
         }
     },
@@ -53,7 +50,9 @@ const EVENT: Strategy = Strategy {
         }
     },
     validate_update: |new, old, errors| {
-        for field in ["regarding", "reason", "type", "action", "note", "reportingController", "reportingInstance", "related"] {
+        for field in
+            ["regarding", "reason", "type", "action", "note", "reportingController", "reportingInstance", "related"]
+        {
             if at(new, field) != at(old, field) && !has(old, "deprecatedFirstTimestamp") {
                 errors.invalid(field, at(new, field).clone(), "field is immutable");
             }
@@ -147,7 +146,10 @@ mod tests {
         let stored = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"}, "message": "m",
             "involvedObject": {"name": "p"}, "count": 2, "source": {"component": "kubelet"}, "type": "Normal"});
         let view = from_storage(&stored);
-        assert_eq!((&view["note"], &view["regarding"]["name"], &view["deprecatedCount"]), (&json!("m"), &json!("p"), &json!(2)));
+        assert_eq!(
+            (&view["note"], &view["regarding"]["name"], &view["deprecatedCount"]),
+            (&json!("m"), &json!("p"), &json!(2))
+        );
         assert_eq!(to_storage(&view), stored);
     }
 }

@@ -9,8 +9,7 @@ use crate::{
     tree::{at, map_at, put, text},
 };
 
-const SUBS: &[Sub] =
-    &[STATUS, Sub { name: "finalize", kind: SubKind::Finalize, body: None, verbs: &["update"] }];
+const SUBS: &[Sub] = &[STATUS, Sub { name: "finalize", kind: SubKind::Finalize, body: None, verbs: &["update"] }];
 
 pub(super) fn rows() -> Vec<Row> {
     vec![Row::of::<core::Namespace>("namespace", &["ns"], NAMESPACE).subs(SUBS)]

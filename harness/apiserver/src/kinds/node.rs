@@ -23,7 +23,11 @@ const NODE_SUBS: &[Sub] = &[
 pub(super) fn rows() -> Vec<Row> {
     vec![
         Row::of::<core::Node>("node", &["no"], NODE).subs(NODE_SUBS),
-        Row::of::<coordination::Lease>("lease", &[], Strategy { table: table::core::LEASES, unconditional: false, validate: lease, ..BASE }),
+        Row::of::<coordination::Lease>(
+            "lease",
+            &[],
+            Strategy { table: table::core::LEASES, unconditional: false, validate: lease, ..BASE },
+        ),
         Row::of::<node::RuntimeClass>("runtimeclass", &[], RUNTIME_CLASS),
     ]
 }

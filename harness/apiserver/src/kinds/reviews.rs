@@ -1,9 +1,6 @@
 //! Reviews: questions that are answered at create and not stored. The answers are in [`crate::auth`].
 
-use podlab_api::{
-    authentication,
-    k8s_openapi::api::authorization::v1 as authorization,
-};
+use podlab_api::{authentication, k8s_openapi::api::authorization::v1 as authorization};
 
 use super::{BASE, Row};
 

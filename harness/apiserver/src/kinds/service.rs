@@ -30,7 +30,11 @@ pub(super) fn rows() -> Vec<Row> {
         Row::of::<discovery::EndpointSlice>("endpointslice", &[], SLICE),
         Row::of::<networking::NetworkPolicy>("networkpolicy", &["netpol"], NETWORK_POLICY),
         Row::of::<networking::Ingress>("ingress", &["ing"], INGRESS).subs(&[STATUS]),
-        Row::of::<networking::IngressClass>("ingressclass", &[], Strategy { table: table::core::INGRESS_CLASSES, ..BASE }),
+        Row::of::<networking::IngressClass>(
+            "ingressclass",
+            &[],
+            Strategy { table: table::core::INGRESS_CLASSES, ..BASE },
+        ),
     ]
 }
 
@@ -49,7 +53,9 @@ const SERVICE: Strategy = Strategy {
         let ports = list(old, "spec.ports").to_vec();
         if matches!(text(new, "spec.type"), "NodePort" | "LoadBalancer") {
             for port in each_mut(new, "spec.ports") {
-                let was = ports.iter().find(|p| at(p, "port") == at(port, "port") && at(p, "protocol") == at(port, "protocol"));
+                let was = ports
+                    .iter()
+                    .find(|p| at(p, "port") == at(port, "port") && at(p, "protocol") == at(port, "protocol"));
                 if let (Some(was), 0) = (was, int(port, "nodePort").unwrap_or(0)) {
                     crate::tree::copy(was, port, "nodePort");
                 }
@@ -59,7 +65,11 @@ const SERVICE: Strategy = Strategy {
     validate: validate_service,
     validate_update: |new, old, errors| {
         let (now, was) = (text(new, "spec.clusterIP"), text(old, "spec.clusterIP"));
-        if !was.is_empty() && now != was && text(new, "spec.type") != "ExternalName" && text(old, "spec.type") != "ExternalName" {
+        if !was.is_empty()
+            && now != was
+            && text(new, "spec.type") != "ExternalName"
+            && text(old, "spec.type") != "ExternalName"
+        {
             let list = json!([now]);
             errors.invalid("spec.clusterIPs[0]", list[0].clone(), "may not change once set");
         }
@@ -80,7 +90,9 @@ fn default_service(service: &mut Value) {
     for port in each_mut(spec, "ports") {
         fill_text(port, "protocol", "TCP");
         let number = at(port, "port").clone();
-        let unset = matches!(at(port, "targetPort"), Value::Null) || at(port, "targetPort") == 0 || at(port, "targetPort") == "";
+        let unset = matches!(at(port, "targetPort"), Value::Null)
+            || at(port, "targetPort") == 0
+            || at(port, "targetPort") == "";
         if unset {
             map(port).insert("targetPort".into(), number);
         }

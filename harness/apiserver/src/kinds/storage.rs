@@ -60,9 +60,28 @@ const VOLUME: Strategy = Strategy {
             errors.not_supported("spec.capacity", &found.join(","), &["storage"]);
         }
         let sources = [
-            "hostPath", "csi", "local", "nfs", "iscsi", "rbd", "cephfs", "fc", "gcePersistentDisk",
-            "awsElasticBlockStore", "azureDisk", "azureFile", "cinder", "flexVolume", "flocker", "glusterfs",
-            "photonPersistentDisk", "portworxVolume", "quobyte", "scaleIO", "storageos", "vsphereVolume",
+            "hostPath",
+            "csi",
+            "local",
+            "nfs",
+            "iscsi",
+            "rbd",
+            "cephfs",
+            "fc",
+            "gcePersistentDisk",
+            "awsElasticBlockStore",
+            "azureDisk",
+            "azureFile",
+            "cinder",
+            "flexVolume",
+            "flocker",
+            "glusterfs",
+            "photonPersistentDisk",
+            "portworxVolume",
+            "quobyte",
+            "scaleIO",
+            "storageos",
+            "vsphereVolume",
         ];
         match sources.iter().filter(|s| has(spec, s)).count() {
             0 => errors.required("spec", "must specify a volume type"),
@@ -78,7 +97,10 @@ const VOLUME: Strategy = Strategy {
         for source in ["hostPath", "csi", "local", "nfs"] {
             let (now, was) = (at(new, "spec").get(source), at(old, "spec").get(source));
             if now != was {
-                errors.forbidden("spec.persistentvolumesource", "spec.persistentvolumesource is immutable after creation");
+                errors.forbidden(
+                    "spec.persistentvolumesource",
+                    "spec.persistentvolumesource is immutable after creation",
+                );
             }
         }
         if text(new, "spec.volumeMode") != text(old, "spec.volumeMode") {
@@ -138,11 +160,15 @@ fn claim_update(new: &Value, old: &Value, errors: &mut Errors) {
     }
     crate::tree::copy(before, &mut munged, "volumeAttributesClassName");
     if munged != *before {
-        let why = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
+        let why =
+            "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
         errors.forbidden("spec", why);
     }
     let size = |v: &Value| {
-        at(v, "spec.resources.requests").get("storage").and_then(Value::as_str).and_then(|s| podlab_api::parse_quantity(s).ok())
+        at(v, "spec.resources.requests")
+            .get("storage")
+            .and_then(Value::as_str)
+            .and_then(|s| podlab_api::parse_quantity(s).ok())
     };
     if size(new) < size(old) {
         errors.forbidden("spec.resources.requests.storage", "field can not be less than status.capacity");

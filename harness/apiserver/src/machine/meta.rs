@@ -37,7 +37,11 @@ pub(crate) fn validate(kind: &Kind, object: &Value, errors: &mut Errors) {
     for (i, owner) in list(object, "metadata.ownerReferences").iter().enumerate() {
         for field in ["apiVersion", "kind", "name", "uid"] {
             if text(owner, field).is_empty() {
-                errors.invalid(format!("metadata.ownerReferences[{i}].{field}"), "", &format!("{field} must not be empty"));
+                errors.invalid(
+                    format!("metadata.ownerReferences[{i}].{field}"),
+                    "",
+                    &format!("{field} must not be empty"),
+                );
             }
         }
     }
@@ -83,7 +87,9 @@ pub(crate) fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
         let added: Vec<&Value> = list(new, "metadata.finalizers").iter().filter(|f| !had.contains(f)).collect();
         if !added.is_empty() {
             let found = added.iter().map(|f| f.to_string()).collect::<Vec<_>>().join(", ");
-            let why = format!("no new finalizers can be added if the object is being deleted, found new finalizers []string{{{found}}}");
+            let why = format!(
+                "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{found}}}"
+            );
             errors.forbidden("metadata.finalizers", &why);
         }
     }
@@ -93,8 +99,14 @@ pub(crate) fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
 pub(crate) fn strip_for_create(object: &mut Value) {
     let meta = map_at(object, "metadata");
     for field in [
-        "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation",
-        "resourceVersion", "managedFields",
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "selfLink",
+        "generation",
+        "resourceVersion",
+        "managedFields",
     ] {
         meta.remove(field);
     }
@@ -103,7 +115,12 @@ pub(crate) fn strip_for_create(object: &mut Value) {
 /// What an update can never change.
 pub(crate) fn keep_immutable(old: &Value, new: &mut Value) {
     for field in [
-        "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "generateName",
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generation",
+        "generateName",
         "resourceVersion",
     ] {
         copy(old, new, &format!("metadata.{field}"));

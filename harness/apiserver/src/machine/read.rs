@@ -74,10 +74,16 @@ impl ApiServer {
         let bad = |field: &str, body: &str| Err(invalid_options("ListOptions", field, body));
         match (query.matching, query.revision, &query.token) {
             (Some(_), None, None) => {
-                return bad("resourceVersionMatch", "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided");
+                return bad(
+                    "resourceVersionMatch",
+                    "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided",
+                );
             }
             (Some(_), _, Some(_)) => {
-                return bad("resourceVersionMatch", "Forbidden: resourceVersionMatch is forbidden when continue is provided");
+                return bad(
+                    "resourceVersionMatch",
+                    "Forbidden: resourceVersionMatch is forbidden when continue is provided",
+                );
             }
             (Some(Match::Exact), Some(0), _) => {
                 let body = "Forbidden: resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"";

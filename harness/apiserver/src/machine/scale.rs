@@ -46,10 +46,10 @@ impl ApiServer {
         };
         let replicas = int(&scale, "spec.replicas").unwrap_or(0);
         let mut body = json!({"spec": {"replicas": replicas}});
-        if let (Change::Put(_), given) = (change, text(&scale, "metadata.resourceVersion")) {
-            if !given.is_empty() {
-                body["metadata"] = json!({"resourceVersion": given});
-            }
+        if let (Change::Put(_), given) = (change, text(&scale, "metadata.resourceVersion"))
+            && !given.is_empty()
+        {
+            body["metadata"] = json!({"resourceVersion": given});
         }
         let merge = Change::Patch(crate::local::PatchKind::Merge, body);
         let written = self.update_object(cx, kind, namespace, name, None, &merge).await?;

@@ -56,7 +56,8 @@ impl ApiServer {
             "None".to_owned()
         } else if asked.is_empty() {
             let free = self.free_address(&held);
-            free.ok_or_else(|| ApiError::internal("Internal error occurred: failed to allocate IP: range is full"))?.to_string()
+            free.ok_or_else(|| ApiError::internal("Internal error occurred: failed to allocate IP: range is full"))?
+                .to_string()
         } else {
             match asked.parse::<Ipv4Addr>() {
                 Ok(ip) if !self.in_range(ip) => {
@@ -72,7 +73,11 @@ impl ApiServer {
                     errors.invalid("spec.clusterIPs", json!([asked]), &why);
                 }
                 Ok(_) => {}
-                Err(_) => errors.invalid("spec.clusterIPs[0]", asked.as_str(), "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"),
+                Err(_) => errors.invalid(
+                    "spec.clusterIPs[0]",
+                    asked.as_str(),
+                    "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+                ),
             }
             asked
         };
@@ -82,7 +87,9 @@ impl ApiServer {
                 let asked = int(port, "nodePort").unwrap_or(0);
                 let number = if asked == 0 {
                     let free = self.free_port(&held.node_ports, &taken);
-                    free.ok_or_else(|| ApiError::internal("Internal error occurred: failed to allocate a nodePort: range is full"))?
+                    free.ok_or_else(|| {
+                        ApiError::internal("Internal error occurred: failed to allocate a nodePort: range is full")
+                    })?
                 } else {
                     let field = format!("spec.ports[{i}].nodePort");
                     let range = &self.config.node_ports;
@@ -93,7 +100,11 @@ impl ApiServer {
                             continue;
                         }
                         _ => {
-                            let why = format!("provided port is not in the valid range. The range of valid ports is {}-{}", range.start(), range.end());
+                            let why = format!(
+                                "provided port is not in the valid range. The range of valid ports is {}-{}",
+                                range.start(),
+                                range.end()
+                            );
                             errors.invalid(field, asked, &why);
                             continue;
                         }

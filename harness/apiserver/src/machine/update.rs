@@ -255,10 +255,8 @@ impl ApiServer {
             tracing::debug!(kind = kind.resource.kind, name, "the last finalizer was removed");
             return Ok(Arc::new(Stored::detached(Object(new), gone.revision)));
         }
-        let became_ready = kind.resource.kind == "Pod"
-            && sub == Some(SubKind::Status)
-            && pod::is_ready(&new)
-            && !pod::is_ready(old);
+        let became_ready =
+            kind.resource.kind == "Pod" && sub == Some(SubKind::Status) && pod::is_ready(&new) && !pod::is_ready(old);
         let stored_form = if kind.converted() { event_to_storage(&new) } else { new };
         let stored = self.store.update(key, current.revision, Object(stored_form)).await?;
         if became_ready {
@@ -293,13 +291,14 @@ pub(crate) fn finished(object: &Value) -> bool {
 pub(crate) fn spec_changed(old: &Value, new: &Value) -> bool {
     let relevant = |v: &Value| {
         let keys = v.as_object().into_iter().flatten();
-        keys.filter(|(k, _)| *k != "metadata" && *k != "status").map(|(k, v)| (k.clone(), v.clone())).collect::<Vec<_>>()
+        keys.filter(|(k, _)| *k != "metadata" && *k != "status")
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect::<Vec<_>>()
     };
     if old.get("spec") != new.get("spec") {
         return true;
     }
-    let without_spec =
-        |v: &Value| relevant(v).into_iter().filter(|(k, _)| k != "spec").collect::<Vec<_>>();
+    let without_spec = |v: &Value| relevant(v).into_iter().filter(|(k, _)| k != "spec").collect::<Vec<_>>();
     without_spec(old) != without_spec(new)
 }
 
@@ -320,7 +319,8 @@ fn same(old: &Value, new: &Value) -> bool {
 /// The error of a patch or update whose kind of body is not known.
 pub(crate) fn unsupported_media_type(given: &str, accepted: &[&str]) -> ApiError {
     let accepted = accepted.join(", ");
-    let message = format!("the body of the request was in an unknown format - accepted media types include: {accepted}");
+    let message =
+        format!("the body of the request was in an unknown format - accepted media types include: {accepted}");
     tracing::debug!(given, "unsupported media type");
     ApiError::new(Reason::UnsupportedMediaType, message)
 }

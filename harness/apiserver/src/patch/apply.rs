@@ -56,8 +56,7 @@ pub(crate) fn apply(
     let mut merged = old.clone();
     merge(kind_name, "", "", &mut merged, config);
     let is_mine = |e: &Entry| e.manager == manager && e.operation == "Apply" && e.subresource == subresource;
-    let changed: BTreeSet<&Path> =
-        wanted.0.iter().filter(|path| lookup(old, path) != lookup(&merged, path)).collect();
+    let changed: BTreeSet<&Path> = wanted.0.iter().filter(|path| lookup(old, path) != lookup(&merged, path)).collect();
     let mut conflicts: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for entry in entries.iter().filter(|e| !is_mine(e)) {
         let contested: Vec<String> =
@@ -80,8 +79,9 @@ pub(crate) fn apply(
     let before = entries.iter().find(|e| is_mine(e)).map(|e| e.set.clone()).unwrap_or_default();
     // What this manager no longer applies and nobody else owns goes, deepest first.
     let dropped = before.0.iter().rev().filter(|path| !wanted.covers(path));
-    let orphaned: Vec<&Path> =
-        dropped.filter(|path| !entries.iter().any(|e| !is_mine(e) && e.set.0.iter().any(|p| p.starts_with(path)))).collect();
+    let orphaned: Vec<&Path> = dropped
+        .filter(|path| !entries.iter().any(|e| !is_mine(e) && e.set.0.iter().any(|p| p.starts_with(path))))
+        .collect();
     for path in orphaned {
         let still_used = wanted.0.iter().any(|p| p.starts_with(path));
         if !still_used {

@@ -20,8 +20,16 @@ fn unowned(path: &[String]) -> bool {
         [one] => matches!(one.as_str(), "f:apiVersion" | "f:kind"),
         [meta, field] if meta == "f:metadata" => matches!(
             field.as_str(),
-            "f:name" | "f:namespace" | "f:creationTimestamp" | "f:uid" | "f:resourceVersion" | "f:generation"
-                | "f:managedFields" | "f:selfLink" | "f:deletionTimestamp" | "f:deletionGracePeriodSeconds"
+            "f:name"
+                | "f:namespace"
+                | "f:creationTimestamp"
+                | "f:uid"
+                | "f:resourceVersion"
+                | "f:generation"
+                | "f:managedFields"
+                | "f:selfLink"
+                | "f:deletionTimestamp"
+                | "f:deletionGracePeriodSeconds"
         ),
         _ => false,
     }
@@ -47,7 +55,8 @@ impl FieldSet {
             map
         };
         let (before, after) = (values(old), values(new));
-        let changed = after.iter().filter(|(path, value)| before.get(*path) != Some(value)).map(|(path, _)| path.clone());
+        let changed =
+            after.iter().filter(|(path, value)| before.get(*path) != Some(value)).map(|(path, _)| path.clone());
         let gone = before.keys().filter(|path| !after.contains_key(*path)).cloned();
         (Self(changed.collect()), Self(gone.collect()))
     }
@@ -86,7 +95,8 @@ impl FieldSet {
         }
         // A member that also has members below it says so with a dot.
         for path in &self.0 {
-            let node = path.iter().try_fold(&mut root, |at, element| at.get_mut(element).and_then(Value::as_object_mut));
+            let node =
+                path.iter().try_fold(&mut root, |at, element| at.get_mut(element).and_then(Value::as_object_mut));
             if let Some(map) = node.filter(|m| !m.is_empty()) {
                 map.insert(".".into(), Value::Object(Map::new()));
             }
@@ -164,9 +174,14 @@ pub(crate) fn lookup<'a>(value: &'a Value, path: &[String]) -> Option<&'a Value>
     path.iter().try_fold(value, |at, element| match element.split_at_checked(2)? {
         ("f:", key) => at.get(key),
         ("k:", id) => at.as_array()?.iter().find(|i| is_item(i, id)),
-        ("v:", text) => at.as_array()?.iter().find(|i| i.to_string() == text),
+        ("v:", text) => at.as_array()?.iter().find(|i| is_value(i, text)),
         _ => None,
     })
+}
+
+/// Whether a value is the one that its JSON text names.
+fn is_value(value: &Value, text: &str) -> bool {
+    serde_json::from_str::<Value>(text).is_ok_and(|named| named == *value)
 }
 
 fn is_item(item: &Value, id: &str) -> bool {
@@ -196,7 +211,7 @@ pub(crate) fn prune(value: &mut Value, path: &[String]) {
                 prune(item, rest);
             }
         }
-        ("v:", Value::Array(items)) => items.retain(|i| i.to_string() != id),
+        ("v:", Value::Array(items)) => items.retain(|i| !is_value(i, id)),
         _ => {}
     }
 }

@@ -66,7 +66,13 @@ pub(crate) fn write(object: &mut Value, entries: &[Entry]) {
 pub(crate) fn same(a: &Value, b: &Value) -> bool {
     let timeless = |v: &Value| {
         let entries = v.as_array().cloned().unwrap_or_default();
-        entries.into_iter().map(|mut e| { remove(&mut e, "time"); e }).collect::<Vec<_>>()
+        entries
+            .into_iter()
+            .map(|mut e| {
+                remove(&mut e, "time");
+                e
+            })
+            .collect::<Vec<_>>()
     };
     a == b || timeless(a) == timeless(b)
 }
@@ -93,7 +99,9 @@ pub(crate) fn on_create(cx: &Context, object: &mut Value, now: &str) {
 pub(crate) fn keep(change: &Change, body: &Value, old: &Value, new: &mut Value) {
     let given = at(body, "metadata.managedFields");
     let reset = matches!(change, Change::Put(_) | Change::Patch(..))
-        && given.as_array().is_some_and(|l| l.is_empty() || (l.len() == 1 && l[0].as_object().is_some_and(|m| m.is_empty())));
+        && given
+            .as_array()
+            .is_some_and(|l| l.is_empty() || (l.len() == 1 && l[0].as_object().is_some_and(|m| m.is_empty())));
     if reset {
         remove(new, "metadata.managedFields");
     } else if given.is_null() {
@@ -120,7 +128,10 @@ pub(crate) fn on_update(cx: &Context, sub: Option<SubKind>, old: &Value, new: &m
     }
     let api_version = text(new, "apiVersion").to_owned();
     let mine = entries.iter_mut().find(|e| {
-        e.manager == cx.manager && e.operation == "Update" && e.subresource == subresource && e.api_version == api_version
+        e.manager == cx.manager
+            && e.operation == "Update"
+            && e.subresource == subresource
+            && e.api_version == api_version
     });
     match mine {
         Some(entry) => {

@@ -16,8 +16,15 @@ pub(crate) enum ListMerge {
 pub(crate) fn list_merge(kind: &str, parent: &str, field: &str) -> ListMerge {
     use ListMerge::{Atomic, Map, Set};
     match field {
-        "containers" | "initContainers" | "ephemeralContainers" | "volumes" | "imagePullSecrets" | "env"
-        | "schedulingGates" | "resourceClaims" | "resourceClaimStatuses" => Map(&["name"]),
+        "containers"
+        | "initContainers"
+        | "ephemeralContainers"
+        | "volumes"
+        | "imagePullSecrets"
+        | "env"
+        | "schedulingGates"
+        | "resourceClaims"
+        | "resourceClaimStatuses" => Map(&["name"]),
         "hostAliases" => Map(&["ip"]),
         "topologySpreadConstraints" => Map(&["topologyKey", "whenUnsatisfiable"]),
         "ports" if parent.ends_with("ontainers") => Map(&["containerPort", "protocol"]),
@@ -33,4 +40,3 @@ pub(crate) fn list_merge(kind: &str, parent: &str, field: &str) -> ListMerge {
         _ => Atomic,
     }
 }
-

@@ -88,11 +88,11 @@ fn merge_map(
     }
     // An order without items of its own only sorts what is there.
     for (key, value) in patch {
-        if let (Some(field), Value::Array(order)) = (key.strip_prefix(ORDER).filter(|f| !patch.contains_key(*f)), value) {
-            if let Some(Value::Array(items)) = target.get_mut(field) {
-                let keys = key_fields(kind, parent, field);
-                sort_by_order(items, order, keys);
-            }
+        if let (Some(field), Value::Array(order)) = (key.strip_prefix(ORDER).filter(|f| !patch.contains_key(*f)), value)
+            && let Some(Value::Array(items)) = target.get_mut(field)
+        {
+            let keys = key_fields(kind, parent, field);
+            sort_by_order(items, order, keys);
         }
     }
     Ok(())
@@ -252,6 +252,10 @@ mod tests {
                 {"name": "v", "hostPath": {"path": "/x"}}, {"name": "w", "emptyDir": {}}],
                 "tolerations": [{"key": "k"}]}}),
         );
-        check(pod, json!({"spec": {"$patch": "replace", "nodeName": "n"}, "metadata": null}), json!({"spec": {"nodeName": "n"}}));
+        check(
+            pod,
+            json!({"spec": {"$patch": "replace", "nodeName": "n"}, "metadata": null}),
+            json!({"spec": {"nodeName": "n"}}),
+        );
     }
 }

@@ -47,9 +47,10 @@ impl ApiServer {
             let wanted = text(binding, "metadata.uid");
             if !wanted.is_empty() && wanted != text(old, "metadata.uid") {
                 let have = text(old, "metadata.uid");
-                return Err(refused(name, &format!(
-                    "Precondition failed: UID in precondition: {wanted}, UID in object meta: {have}"
-                )));
+                return Err(refused(
+                    name,
+                    &format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {have}"),
+                ));
             }
             if has(old, "metadata.deletionTimestamp") {
                 return Err(refused(name, &format!("pod {name} is being deleted, cannot be assigned to a host")));

@@ -52,7 +52,10 @@ pub(crate) fn init<'a>(
         if sidecar {
             lifecycle(container, &here, errors);
         } else if has(container, "lifecycle") {
-            errors.forbidden(format!("{here}.lifecycle"), "may not be set for init containers without restartPolicy=Always");
+            errors.forbidden(
+                format!("{here}.lifecycle"),
+                "may not be set for init containers without restartPolicy=Always",
+            );
         }
         for field in ["livenessProbe", "readinessProbe", "startupProbe"] {
             if sidecar {
@@ -81,7 +84,8 @@ pub(crate) fn ephemeral<'a>(
         common(container, &here, volumes, errors);
         unique(container, &here, seen, errors);
         let target = text(container, "targetContainerName");
-        let known = ["containers", "initContainers"].iter().any(|f| list(spec, f).iter().any(|c| text(c, "name") == target));
+        let known =
+            ["containers", "initContainers"].iter().any(|f| list(spec, f).iter().any(|c| text(c, "name") == target));
         if !target.is_empty() && !known {
             errors.not_found(format!("{here}.targetContainerName"), target);
         }
@@ -150,7 +154,10 @@ fn restart_rules(container: &Value, path: &str, init: bool, errors: &mut Errors)
         errors.required(format!("{path}.restartPolicy"), "must specify restartPolicy when restart rules are used");
     }
     if init && policy == "Always" {
-        errors.forbidden(format!("{path}.restartPolicyRules"), "restartPolicyRules are not allowed for init containers with restart policy Always");
+        errors.forbidden(
+            format!("{path}.restartPolicyRules"),
+            "restartPolicyRules are not allowed for init containers with restart policy Always",
+        );
     }
     if rules.len() > 20 {
         errors.too_many(format!("{path}.restartPolicyRules"), rules.len(), 20);

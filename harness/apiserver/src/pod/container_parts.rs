@@ -103,8 +103,15 @@ pub(crate) fn env(container: &Value, path: &str, errors: &mut Errors) {
         let field = text(from, "fieldRef.fieldPath");
         if has(from, "fieldRef") && !field_path(field) {
             let known = [
-                "metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName",
-                "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs",
+                "metadata.name",
+                "metadata.namespace",
+                "metadata.uid",
+                "spec.nodeName",
+                "spec.serviceAccountName",
+                "status.hostIP",
+                "status.hostIPs",
+                "status.podIP",
+                "status.podIPs",
             ];
             if field.is_empty() {
                 errors.required(format!("{here}.valueFrom.fieldRef.fieldPath"), "");
@@ -135,8 +142,15 @@ pub(crate) fn env(container: &Value, path: &str, errors: &mut Errors) {
 /// Fields the downward API can put into a variable.
 fn field_path(path: &str) -> bool {
     const KNOWN: [&str; 9] = [
-        "metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName",
-        "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs",
+        "metadata.name",
+        "metadata.namespace",
+        "metadata.uid",
+        "spec.nodeName",
+        "spec.serviceAccountName",
+        "status.hostIP",
+        "status.hostIPs",
+        "status.podIP",
+        "status.podIPs",
     ];
     let subscript = ["metadata.labels['", "metadata.annotations['"];
     KNOWN.contains(&path) || subscript.iter().any(|s| path.starts_with(s) && path.ends_with("']"))
@@ -195,14 +209,20 @@ pub(crate) fn mounts(container: &Value, path: &str, volumes: &BTreeSet<&str>, er
 /// Checks requests and limits.
 pub(crate) fn resources(resources: &Value, path: &str, errors: &mut Errors) {
     let amount = |v: &Value| v.as_str().and_then(|s| parse_milli(s).ok());
-    let extended = |name: &str| name.contains('/') && !name.starts_with("kubernetes.io/") && !name.starts_with("requests.");
+    let extended =
+        |name: &str| name.contains('/') && !name.starts_with("kubernetes.io/") && !name.starts_with("requests.");
     for which in ["limits", "requests"] {
         for (name, quantity) in entries(resources, which) {
             let here = format!("{path}.{which}[{name}]");
             errors.names(&format!("{path}.{which}"), name, &names::qualified(name));
-            let standard = matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
+            let standard =
+                matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
             if !standard && !name.contains('/') {
-                errors.invalid(format!("{path}.{which}"), name.as_str(), "must be a standard resource type or fully qualified");
+                errors.invalid(
+                    format!("{path}.{which}"),
+                    name.as_str(),
+                    "must be a standard resource type or fully qualified",
+                );
                 errors.invalid(format!("{path}.{which}"), name.as_str(), "must be a standard resource for containers");
             }
             if amount(quantity).is_some_and(|m| m < 0) {
@@ -327,10 +347,10 @@ pub(crate) fn lifecycle(container: &Value, path: &str, errors: &mut Errors) {
 pub(crate) fn security(container: &Value, path: &str, errors: &mut Errors) {
     let here = format!("{path}.securityContext");
     for field in ["runAsUser", "runAsGroup"] {
-        if let Some(id) = int(container, &format!("securityContext.{field}")) {
-            if !(0..=i64::from(i32::MAX)).contains(&id) {
-                errors.invalid(format!("{here}.{field}"), id, "must be between 0 and 2147483647, inclusive");
-            }
+        if let Some(id) = int(container, &format!("securityContext.{field}"))
+            && !(0..=i64::from(i32::MAX)).contains(&id)
+        {
+            errors.invalid(format!("{here}.{field}"), id, "must be between 0 and 2147483647, inclusive");
         }
     }
     let context = at(container, "securityContext");

@@ -46,7 +46,8 @@ impl ApiServer {
         };
         let pod = self.get_object(kind, namespace, name)?;
         let phase = text(&pod.object.0, "status.phase");
-        let free = matches!(phase, "Succeeded" | "Failed" | "Pending") || has(&pod.object.0, "metadata.deletionTimestamp");
+        let free =
+            matches!(phase, "Succeeded" | "Failed" | "Pending") || has(&pod.object.0, "metadata.deletionTimestamp");
         if !free {
             self.spend_budget(cx, namespace, &pod.object.0).await?;
         }
@@ -69,14 +70,16 @@ impl ApiServer {
     async fn spend_budget(&self, cx: &Context, namespace: Option<&str>, pod: &Value) -> Result<(), ApiError> {
         let Some(budgets) = registry().by_plural("policy", "v1", "poddisruptionbudgets") else { return Ok(()) };
         loop {
-            let listing = self.store.list(&budgets.prefix_of(namespace), None).map_err(|e| from_store(budgets, "", e))?;
+            let listing =
+                self.store.list(&budgets.prefix_of(namespace), None).map_err(|e| from_store(budgets, "", e))?;
             let mut matching = listing.items.into_iter().map(|(_, stored)| stored).filter(|budget| {
                 let selector = LabelSelector::from_object(at(&budget.object.0, "spec.selector"));
                 selector.is_some_and(|s| s.matches(pod))
             });
             let Some(budget) = matching.next() else { return Ok(()) };
             if matching.next().is_some() {
-                let why = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+                let why =
+                    "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
                 return Err(ApiError::new(Reason::InternalError, why));
             }
             if !is_ready(pod) && unhealthy_may_go(&budget.object.0) {

@@ -48,7 +48,10 @@ mod tests {
             (json!({"requests": {"example.com/gpu": "1"}, "limits": {"example.com/gpu": "1"}}), "BestEffort"),
             (json!({"requests": {"cpu": "1"}}), "Burstable"),
             (json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "1", "memory": "1Gi"}}), "Guaranteed"),
-            (json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m", "memory": "1Gi"}}), "Burstable"),
+            (
+                json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m", "memory": "1Gi"}}),
+                "Burstable",
+            ),
         ] {
             assert_eq!(class(&pod(resources.clone())), expected, "{resources}");
         }

@@ -54,11 +54,11 @@ pub(crate) fn spec(spec: &Value, path: &str, errors: &mut Errors) {
             errors.names(&format!("{path}.{field}"), name, &names::dns_subdomain(name));
         }
     }
-    if let Some(deadline) = int(spec, "activeDeadlineSeconds") {
-        if !(1..=i64::from(i32::MAX)).contains(&deadline) {
-            let why = "must be between 1 and 2147483647, inclusive";
-            errors.invalid(format!("{path}.activeDeadlineSeconds"), deadline, why);
-        }
+    if let Some(deadline) = int(spec, "activeDeadlineSeconds")
+        && !(1..=i64::from(i32::MAX)).contains(&deadline)
+    {
+        let why = "must be between 1 and 2147483647, inclusive";
+        errors.invalid(format!("{path}.activeDeadlineSeconds"), deadline, why);
     }
     for field in ["hostname", "subdomain"] {
         let name = text(spec, field);
@@ -102,10 +102,10 @@ pub(crate) fn one_of(value: &Value, path: &str, field: &str, allowed: &[&str], e
 fn security(spec: &Value, path: &str, errors: &mut Errors) {
     let at_path = format!("{path}.securityContext");
     for field in ["runAsUser", "runAsGroup", "fsGroup"] {
-        if let Some(id) = int(spec, &format!("securityContext.{field}")) {
-            if !(0..=i64::from(i32::MAX)).contains(&id) {
-                errors.invalid(format!("{at_path}.{field}"), id, "must be between 0 and 2147483647, inclusive");
-            }
+        if let Some(id) = int(spec, &format!("securityContext.{field}"))
+            && !(0..=i64::from(i32::MAX)).contains(&id)
+        {
+            errors.invalid(format!("{at_path}.{field}"), id, "must be between 0 and 2147483647, inclusive");
         }
     }
     let mut sysctls = BTreeSet::new();
@@ -124,7 +124,8 @@ fn security(spec: &Value, path: &str, errors: &mut Errors) {
     if at(spec, "hostUsers").as_bool() == Some(false) {
         for field in ["hostNetwork", "hostPID", "hostIPC"] {
             if yes(spec, field) {
-                errors.forbidden(format!("{path}.{field}"), &format!("when `hostUsers` is false {field} must be false"));
+                errors
+                    .forbidden(format!("{path}.{field}"), &format!("when `hostUsers` is false {field} must be false"));
             }
         }
     }
@@ -180,7 +181,8 @@ fn dns(spec: &Value, path: &str, errors: &mut Errors) {
 fn tolerations(spec: &Value, path: &str, errors: &mut Errors) {
     for (i, toleration) in list(spec, "tolerations").iter().enumerate() {
         let here = format!("{path}.tolerations[{i}]");
-        let (key, operator, effect) = (text(toleration, "key"), text(toleration, "operator"), text(toleration, "effect"));
+        let (key, operator, effect) =
+            (text(toleration, "key"), text(toleration, "operator"), text(toleration, "effect"));
         if !key.is_empty() {
             errors.names(&format!("{here}.key"), key, &names::qualified(key));
         }

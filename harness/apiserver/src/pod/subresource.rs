@@ -59,10 +59,16 @@ fn ephemeral(new: &Value, old: &Value, errors: &mut Errors) {
         let name = text(was, "name");
         match now.iter().find(|c| text(c, "name") == name) {
             None => {
-                errors.forbidden("spec.ephemeralContainers", &format!("existing ephemeral containers {name:?} may not be removed\n"));
+                errors.forbidden(
+                    "spec.ephemeralContainers",
+                    &format!("existing ephemeral containers {name:?} may not be removed\n"),
+                );
             }
             Some(found) if found != was => {
-                errors.forbidden("spec.ephemeralContainers", &format!("existing ephemeral containers {name:?} may not be changed\n"));
+                errors.forbidden(
+                    "spec.ephemeralContainers",
+                    &format!("existing ephemeral containers {name:?} may not be changed\n"),
+                );
             }
             Some(_) => {}
         }
@@ -70,7 +76,8 @@ fn ephemeral(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 fn resize(new: &Value, old: &Value, errors: &mut Errors) {
-    if has(old, "metadata.annotations") && at(old, "metadata.annotations").get("kubernetes.io/config.mirror").is_some() {
+    if has(old, "metadata.annotations") && at(old, "metadata.annotations").get("kubernetes.io/config.mirror").is_some()
+    {
         errors.forbidden("", "static pods cannot be resized");
         return;
     }
@@ -81,7 +88,10 @@ fn resize(new: &Value, old: &Value, errors: &mut Errors) {
     }
     for (i, (a, b)) in now.iter().zip(before).enumerate() {
         if text(a, "name") != text(b, "name") {
-            errors.forbidden(format!("spec.containers[{i}].name"), "containers may not be renamed or reordered on resize");
+            errors.forbidden(
+                format!("spec.containers[{i}].name"),
+                "containers may not be renamed or reordered on resize",
+            );
             return;
         }
     }
@@ -135,9 +145,10 @@ pub(crate) fn validate_status(new: &Value, old: &Value, errors: &mut Errors) {
     }
     for (i, was) in list(old, "status.containerStatuses").iter().enumerate() {
         let name = text(was, "name");
-        let stays = text(new, "spec.restartPolicy") == "Never"
-            || crate::tree::int(was, "state.terminated.exitCode") == Some(0);
-        let own_policy = list(new, "spec.containers").iter().any(|c| text(c, "name") == name && has(c, "restartPolicy"));
+        let stays =
+            text(new, "spec.restartPolicy") == "Never" || crate::tree::int(was, "state.terminated.exitCode") == Some(0);
+        let own_policy =
+            list(new, "spec.containers").iter().any(|c| text(c, "name") == name && has(c, "restartPolicy"));
         if !has(was, "state.terminated") || !stays || own_policy {
             continue;
         }

@@ -118,13 +118,7 @@ fn diff(old: &Value, new: &Value) -> String {
     let from = head.saturating_sub(3);
     let (a_end, b_end) = (a.len() - tail, b.len() - tail);
     let after = (a_end + 3).min(a.len());
-    let mut out = format!(
-        "@@ -{},{} +{},{} @@\n",
-        from + 1,
-        after - from,
-        from + 1,
-        (b_end + 3).min(b.len()) - from
-    );
+    let mut out = format!("@@ -{},{} +{},{} @@\n", from + 1, after - from, from + 1, (b_end + 3).min(b.len()) - from);
     let mut push = |mark: char, line: &String| {
         out.push(mark);
         out.push_str(line);
@@ -157,7 +151,9 @@ mod tests {
         assert!(with(|p| p["spec"]["tolerations"] = json!([{"operator": "Exists"}])).is_ok());
         assert!(with(|p| p["spec"]["activeDeadlineSeconds"] = json!(5)).is_ok());
         let error = with(|p| p["spec"]["restartPolicy"] = json!("Never")).unwrap_err();
-        assert!(error.starts_with("Pod \"a\" is invalid: spec: Forbidden: pod updates may not change fields other than"));
+        assert!(
+            error.starts_with("Pod \"a\" is invalid: spec: Forbidden: pod updates may not change fields other than")
+        );
         assert!(error.contains("-  \"restartPolicy\": \"Always\"\n+  \"restartPolicy\": \"Never\""), "{error}");
         let error = with(|p| p["spec"]["containers"] = json!([])).unwrap_err();
         assert_eq!(

@@ -12,10 +12,36 @@ use crate::{
 
 /// Sources a volume may have, in upstream's order of checking.
 const SOURCES: [&str; 30] = [
-    "emptyDir", "hostPath", "gitRepo", "gcePersistentDisk", "awsElasticBlockStore", "secret", "nfs", "iscsi",
-    "glusterfs", "flocker", "persistentVolumeClaim", "rbd", "cephfs", "quobyte", "downwardAPI", "fc", "azureFile",
-    "configMap", "vsphereVolume", "azureDisk", "storageos", "projected", "scaleIO", "portworxVolume", "cinder",
-    "photonPersistentDisk", "csi", "ephemeral", "image", "flexVolume",
+    "emptyDir",
+    "hostPath",
+    "gitRepo",
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+    "secret",
+    "nfs",
+    "iscsi",
+    "glusterfs",
+    "flocker",
+    "persistentVolumeClaim",
+    "rbd",
+    "cephfs",
+    "quobyte",
+    "downwardAPI",
+    "fc",
+    "azureFile",
+    "configMap",
+    "vsphereVolume",
+    "azureDisk",
+    "storageos",
+    "projected",
+    "scaleIO",
+    "portworxVolume",
+    "cinder",
+    "photonPersistentDisk",
+    "csi",
+    "ephemeral",
+    "image",
+    "flexVolume",
 ];
 
 /// Checks the volumes and returns the names of the good ones.
@@ -76,20 +102,14 @@ fn source(volume: &Value, path: &str, errors: &mut Errors) {
             }
             "downwardAPI" => downward(body, &here, errors),
             "projected" => projected(body, &here, errors),
-            "persistentVolumeClaim" => {
-                if text(body, "claimName").is_empty() {
-                    errors.required(format!("{here}.claimName"), "");
-                }
+            "persistentVolumeClaim" if text(body, "claimName").is_empty() => {
+                errors.required(format!("{here}.claimName"), "");
             }
-            "csi" => {
-                if text(body, "driver").is_empty() {
-                    errors.required(format!("{here}.driver"), "");
-                }
+            "csi" if text(body, "driver").is_empty() => {
+                errors.required(format!("{here}.driver"), "");
             }
-            "ephemeral" => {
-                if !has(body, "volumeClaimTemplate") {
-                    errors.required(format!("{here}.volumeClaimTemplate"), "");
-                }
+            "ephemeral" if !has(body, "volumeClaimTemplate") => {
+                errors.required(format!("{here}.volumeClaimTemplate"), "");
             }
             "nfs" => {
                 for field in ["server", "path"] {
@@ -113,8 +133,7 @@ fn host_path(body: &Value, path: &str, errors: &mut Errors) {
     } else if host.split('/').any(|part| part == "..") {
         errors.invalid(format!("{path}.path"), host, "must not contain '..'");
     }
-    let kinds =
-        ["", "DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice"];
+    let kinds = ["", "DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice"];
     let kind = text(body, "type");
     if !kinds.contains(&kind) {
         errors.not_supported(format!("{path}.type"), kind, &kinds[1..]);

@@ -31,10 +31,8 @@ pub(crate) const SECRETS: Table = Table {
     cells: |o, now| vec![name(o), text(o, "type").into(), count(o, "data").into(), age(o, now)],
 };
 
-pub(crate) const SERVICE_ACCOUNTS: Table = Table {
-    columns: &[("Name", "string", 0), ("Age", "string", 0)],
-    cells: |o, now| vec![name(o), age(o, now)],
-};
+pub(crate) const SERVICE_ACCOUNTS: Table =
+    Table { columns: &[("Name", "string", 0), ("Age", "string", 0)], cells: |o, now| vec![name(o), age(o, now)] };
 
 pub(crate) const QUOTAS: Table = Table {
     columns: &[("Name", "string", 0), ("Request", "string", 0), ("Limit", "string", 0), ("Age", "string", 0)],
@@ -200,10 +198,8 @@ pub(crate) const ENDPOINT_SLICES: Table = Table {
         ("Age", "string", 0),
     ],
     cells: |o, now| {
-        let ports: Vec<String> = list(o, "ports")
-            .iter()
-            .map(|p| int(p, "port").map_or_else(|| "*".into(), |n| n.to_string()))
-            .collect();
+        let ports: Vec<String> =
+            list(o, "ports").iter().map(|p| int(p, "port").map_or_else(|| "*".into(), |n| n.to_string())).collect();
         let ports = if ports.is_empty() { "<unset>".into() } else { some_of(&ports) };
         let endpoints: Vec<String> = list(o, "endpoints")
             .iter()
@@ -231,7 +227,8 @@ pub(crate) const INGRESSES: Table = Table {
         ("Age", "string", 0),
     ],
     cells: |o, now| {
-        let hosts: Vec<&str> = list(o, "spec.rules").iter().map(|r| text(r, "host")).filter(|h| !h.is_empty()).collect();
+        let hosts: Vec<&str> =
+            list(o, "spec.rules").iter().map(|r| text(r, "host")).filter(|h| !h.is_empty()).collect();
         let hosts = if hosts.is_empty() { "*".to_owned() } else { hosts.join(",") };
         let addresses: Vec<&str> = list(o, "status.loadBalancer.ingress").iter().map(|i| text(i, "ip")).collect();
         let ports = if list(o, "spec.tls").is_empty() { "80" } else { "80, 443" };
@@ -250,8 +247,11 @@ pub(crate) const INGRESS_CLASSES: Table = Table {
     columns: &[("Name", "string", 0), ("Controller", "string", 0), ("Parameters", "string", 0), ("Age", "string", 0)],
     cells: |o, now| {
         let parameters = at(o, "spec.parameters");
-        let shown =
-            if parameters.is_null() { String::new() } else { format!("{}/{}", text(parameters, "kind"), text(parameters, "name")) };
+        let shown = if parameters.is_null() {
+            String::new()
+        } else {
+            format!("{}/{}", text(parameters, "kind"), text(parameters, "name"))
+        };
         vec![name(o), text(o, "spec.controller").into(), none(&shown), age(o, now)]
     },
 };

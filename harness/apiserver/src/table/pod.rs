@@ -105,8 +105,9 @@ impl Seen {
             initializing = true;
             break;
         }
-        let initialized =
-            list(pod, "status.conditions").iter().any(|c| text(c, "type") == "Initialized" && text(c, "status") == "True");
+        let initialized = list(pod, "status.conditions")
+            .iter()
+            .any(|c| text(c, "type") == "Initialized" && text(c, "status") == "True");
         if !initializing || initialized {
             (restarts, last) = (sidecar_restarts, sidecar_last);
             let (mut running, mut error) = (false, None);
@@ -189,14 +190,22 @@ mod tests {
             (container(json!({"waiting": {"reason": "CrashLoopBackOff"}})), "CrashLoopBackOff"),
             (container(json!({"terminated": {"exitCode": 1, "reason": "Error"}})), "Error"),
             (container(json!({"terminated": {"exitCode": 3}})), "ExitCode:3"),
-            (json!({"status": {"phase": "Pending", "conditions": [
-                {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]}}), "SchedulingGated"),
+            (
+                json!({"status": {"phase": "Pending", "conditions": [
+                {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]}}),
+                "SchedulingGated",
+            ),
             (json!({"metadata": {"deletionTimestamp": "x"}, "status": {"phase": "Running"}}), "Terminating"),
-            (json!({"spec": {"initContainers": [{"name": "i"}, {"name": "j"}]}, "status": {"phase": "Pending",
-                "initContainerStatuses": [{"name": "i", "state": {"running": {}}}]}}), "Init:0/2"),
-            (json!({"spec": {"initContainers": [{"name": "i"}]}, "status": {"phase": "Pending",
+            (
+                json!({"spec": {"initContainers": [{"name": "i"}, {"name": "j"}]}, "status": {"phase": "Pending",
+                "initContainerStatuses": [{"name": "i", "state": {"running": {}}}]}}),
+                "Init:0/2",
+            ),
+            (
+                json!({"spec": {"initContainers": [{"name": "i"}]}, "status": {"phase": "Pending",
                 "initContainerStatuses": [{"name": "i", "state": {"terminated": {"exitCode": 1, "reason": "Error"}}}]}}),
-                "Init:Error"),
+                "Init:Error",
+            ),
         ] {
             assert_eq!(status(&pod), expected, "{pod}");
         }

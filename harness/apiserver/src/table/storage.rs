@@ -21,8 +21,11 @@ pub(crate) const VOLUMES: Table = Table {
     ],
     cells: |o, now| {
         let claim = at(o, "spec.claimRef");
-        let claim =
-            if claim.is_null() { String::new() } else { format!("{}/{}", text(claim, "namespace"), text(claim, "name")) };
+        let claim = if claim.is_null() {
+            String::new()
+        } else {
+            format!("{}/{}", text(claim, "namespace"), text(claim, "name"))
+        };
         vec![
             at(o, "metadata.name").clone(),
             text(o, "spec.capacity.storage").into(),
@@ -158,7 +161,8 @@ fn unset(value: &str) -> Value {
 
 /// `RWO,ROX,…` in upstream's order.
 fn modes(o: &Value, path: &str) -> String {
-    let short = [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")];
+    let short =
+        [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")];
     let given = list(o, path);
     let found = short.iter().filter(|(long, _)| given.iter().any(|m| m == long)).map(|(_, s)| *s);
     found.collect::<Vec<_>>().join(",")
