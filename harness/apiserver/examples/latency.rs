@@ -94,6 +94,7 @@ async fn main() -> anyhow::Result<()> {
     for n in 0..count {
         let text = pod(&format!("https-{n}")).to_string();
         let begun = clock.now();
+        writer.ready().await?;
         let response = writer.send_request(request("POST", path, text)?).await?;
         anyhow::ensure!(response.status() == 201, "status {}", response.status());
         response.into_body().collect().await?;
