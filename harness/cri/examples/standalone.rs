@@ -1,5 +1,6 @@
 //! The runtime alone with the bundled network plugins, to be judged: `standalone SOCKET ROOT [CONF_DIR BIN_DIR]`.
-//! `BIN_DIR` gets links to this program under the plugins' names.
+//! `BIN_DIR` gets links to this program under the plugins' names. `REGISTRIES="HOST=ADDR:PORT …"` names registries that
+//! are spoken to in plain HTTP at another address.
 #![allow(clippy::unwrap_used, reason = "an example")]
 
 use std::{path::PathBuf, sync::Arc};
@@ -27,6 +28,10 @@ fn main() {
             None => Arc::new(LoopbackOnly),
         }
     };
-    let config = standalone::config(listen.clone(), root.clone());
+    let mut config = standalone::config(listen.clone(), root.clone());
+    for (host, address) in std::env::var("REGISTRIES").unwrap_or_default().split(' ').filter_map(|r| r.split_once('=')) {
+        config.registries.plain_http.insert(host.into());
+        config.registries.hosts.insert(host.into(), address.parse().unwrap());
+    }
     std::process::exit(standalone::serve(config, network).unwrap());
 }

@@ -2,9 +2,16 @@
 
 use std::{os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
 
-use tokio::net::{TcpListener, UnixListener};
-use tokio_stream::wrappers::UnixListenerStream;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    service::TowerToHyperService,
+};
+use tokio::{
+    net::{TcpListener, UnixListener},
+    task::JoinSet,
+};
 use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
 
 use crate::{
     config::BridgeConfig,
@@ -56,13 +63,13 @@ impl Bridge {
 
         let server = service::Server { runtime: Arc::clone(&runtime), stream_base };
         let images = service::Images(Arc::clone(&runtime));
-        let grpc = tonic::transport::Server::builder()
+        let mut routes = Routes::builder();
+        routes
             .add_service(RuntimeServiceServer::new(server).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE))
-            .add_service(ImageServiceServer::new(images).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE))
-            .serve_with_incoming(UnixListenerStream::new(listener));
+            .add_service(ImageServiceServer::new(images).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE));
         let result = tokio::select! {
             () = shutdown.cancelled() => Ok(()),
-            r = grpc => r.map_err(|e| Error::State(format!("the gRPC server ended: {e}"))),
+            r = serve_grpc(listener, routes.routes()) => r,
             r = follow_exits(&runtime, exits) => r,
             r = crate::streaming::serve(Arc::clone(&runtime), stream) => r,
         };
@@ -70,6 +77,27 @@ impl Bridge {
         runtime.tasks.close();
         let _ = runtime.clock.timeout(LINGER, runtime.tasks.wait()).await;
         result
+    }
+}
+
+/// Serves gRPC over HTTP/2. Deadlines are the client's: a call it gives up is cancelled here, and what it is told is
+/// what it measured itself (tonic's own server would answer `Cancelled` a moment before).
+async fn serve_grpc(listener: UnixListener, routes: Routes) -> Result<(), Error> {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                let (stream, _) = accepted.map_err(Error::io("accept a CRI connection"))?;
+                let service = TowerToHyperService::new(routes.clone());
+                connections.spawn(async move {
+                    let serving = hyper::server::conn::http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service);
+                    if let Err(error) = serving.await {
+                        tracing::debug!(%error, "a CRI connection broke");
+                    }
+                });
+            }
+            Some(_) = connections.join_next() => {}
+        }
     }
 }
 

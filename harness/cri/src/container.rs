@@ -82,8 +82,7 @@ impl Runtime {
             if let Some(spec) = &mut mount.image
                 && let Some(found) = self.images.get(spec::image_key(spec))
             {
-                spec.image_ref = found.digests.first().cloned().unwrap_or_else(|| found.id.clone());
-                spec.image.clone_from(&spec.image_ref);
+                spec.image_ref.clone_from(&found.id);
             }
         }
         let cwds = [config.working_dir.as_str(), image.config.working_dir.as_str()];
