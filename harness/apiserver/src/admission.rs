@@ -122,11 +122,25 @@ impl ApiServer {
         use crate::tree::{at, each_mut, int, text};
         let needs_ports = |s: &Value| matches!(text(s, "spec.type"), "NodePort" | "LoadBalancer");
         if text(new, "spec.type") == "ExternalName" {
+            if text(old, "spec.type") != "ExternalName" {
+                let own = [
+                    "clusterIP",
+                    "clusterIPs",
+                    "ipFamilies",
+                    "ipFamilyPolicy",
+                    "internalTrafficPolicy",
+                    "externalTrafficPolicy",
+                    "allocateLoadBalancerNodePorts",
+                ];
+                for field in own {
+                    crate::tree::remove(new, &format!("spec.{field}"));
+                }
+                for port in each_mut(new, "spec.ports") {
+                    crate::tree::remove(port, "nodePort");
+                }
+            }
             return Ok(());
         }
-        let address_missing = text(new, "spec.clusterIP").is_empty();
-        let port_missing =
-            needs_ports(new) && list(new, "spec.ports").iter().any(|p| int(p, "nodePort").unwrap_or(0) == 0);
         if needs_ports(old) && !needs_ports(new) {
             for port in each_mut(new, "spec.ports") {
                 let was = list(old, "spec.ports").iter().any(|p| at(p, "nodePort") == at(port, "nodePort"));
@@ -135,15 +149,23 @@ impl ApiServer {
                 }
             }
         }
-        if address_missing || port_missing {
-            // What it has already is its own; allocate only what is missing.
-            self.release_service(old);
-            let result = self.allocate(new);
-            if result.is_err() {
-                self.services.lock().note(old);
-            }
-            return result;
+        let settled = |s: &Value| {
+            let numbered = list(s, "spec.ports").iter().all(|p| int(p, "nodePort").unwrap_or(0) != 0);
+            !text(s, "spec.clusterIP").is_empty() && (numbered || !needs_ports(s))
+        };
+        if settled(new)
+            && at(old, "spec.ports") == at(new, "spec.ports")
+            && at(old, "spec.clusterIP") == at(new, "spec.clusterIP")
+        {
+            return Ok(());
         }
-        Ok(())
+        // What it has already is its own. Nothing is held for it beyond that until the update is stored.
+        self.release_service(old);
+        let result = self.allocate(new);
+        if result.is_ok() {
+            self.release_service(new);
+        }
+        self.services.lock().note(old);
+        result
     }
 }

@@ -39,7 +39,8 @@ impl ApiServer {
         self.ensure_kubernetes_service().await
     }
 
-    async fn ensure_kubernetes_service(&self) -> Result<(), StartError> {
+    /// Makes the `kubernetes` Service, and what is behind it, as it should be.
+    pub(crate) async fn ensure_kubernetes_service(&self) -> Result<(), StartError> {
         let (base, _) = self.config.service_range;
         let address = std::net::Ipv4Addr::from(u32::from(base) + 1).to_string();
         let target = self.config.advertise.map_or(6443, |(_, port)| port);

@@ -12,6 +12,7 @@ use crate::{
 };
 
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
+const RECONCILE_EVERY: Duration = Duration::from_secs(10);
 const RECOUNT_EVERY: Duration = Duration::from_secs(1);
 
 impl ApiServer {
@@ -35,6 +36,19 @@ impl ApiServer {
                     // Lost to a concurrent write: the event is fresh again.
                     let _ = self.store.delete(&key, Some(stored.revision)).await;
                 }
+            }
+        }
+    }
+
+    /// Puts the `kubernetes` Service back when somebody deleted it. Source: k/k pkg/controlplane/controller/kubernetesservice.
+    pub(crate) async fn keep_kubernetes_service(self: Arc<Self>, shutdown: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = self.clock.sleep(RECONCILE_EVERY) => {}
+            }
+            if let Err(e) = self.ensure_kubernetes_service().await {
+                tracing::warn!(error = %e, "the kubernetes Service could not be put back");
             }
         }
     }

@@ -60,6 +60,7 @@ impl ApiServer {
         }
         loops.spawn(self.clone().expire_events(shutdown.clone()));
         loops.spawn(self.clone().recount_quotas(shutdown.clone()));
+        loops.spawn(self.clone().keep_kubernetes_service(shutdown.clone()));
         while loops.join_next().await.is_some() {}
         tracker.close();
         if self.clock.timeout(DRAIN, tracker.wait()).await.is_none() {

@@ -259,6 +259,10 @@ impl ApiServer {
             kind.resource.kind == "Pod" && sub == Some(SubKind::Status) && pod::is_ready(&new) && !pod::is_ready(old);
         let stored_form = if kind.converted() { event_to_storage(&new) } else { new };
         let stored = self.store.update(key, current.revision, Object(stored_form)).await?;
+        if kind.resource.plural == "services" && kind.resource.group.is_empty() {
+            self.release_service(old);
+            self.services.lock().note(&stored.object.0);
+        }
         if became_ready {
             self.recorder.stage(&pod_key(&stored.object.0), Stage::StatusWritten);
         }

@@ -43,6 +43,19 @@ pub(crate) mod ports {
         }
     }
 
+    /// On the host's network a port is the host's.
+    pub(crate) fn host_network(containers: &[Value], path: &str, errors: &mut Errors) {
+        for (i, container) in containers.iter().enumerate() {
+            for (j, port) in list(container, "ports").iter().enumerate() {
+                let (host, own) = (int(port, "hostPort").unwrap_or(0), int(port, "containerPort").unwrap_or(0));
+                if host != own {
+                    let why = "must match `hostPort` when `hostNetwork` is true";
+                    errors.invalid(format!("{path}[{i}].ports[{j}].containerPort"), own, why);
+                }
+            }
+        }
+    }
+
     /// Two containers of a Pod cannot have one port of the host.
     pub(crate) fn host_conflicts(containers: &[Value], path: &str, errors: &mut Errors) {
         let mut seen = BTreeSet::new();

@@ -101,6 +101,10 @@ pub(crate) fn one_of(value: &Value, path: &str, field: &str, allowed: &[&str], e
 
 fn security(spec: &Value, path: &str, errors: &mut Errors) {
     let at_path = format!("{path}.securityContext");
+    if yes(spec, "hostNetwork") {
+        let containers = list(spec, "containers");
+        super::container_parts::ports::host_network(containers, &format!("{path}.containers"), errors);
+    }
     for field in ["runAsUser", "runAsGroup", "fsGroup"] {
         if let Some(id) = int(spec, &format!("securityContext.{field}"))
             && !(0..=i64::from(i32::MAX)).contains(&id)
