@@ -15,7 +15,8 @@ use crate::{
     runtime::Runtime,
     sandbox::{hostname_of, is_node, namespace_options},
     spec,
-    state::{Container, ContainerPhase, ContainerRecord, SandboxRecord},
+    journal::Kind,
+    state::{Container, ContainerPhase, ContainerRecord, SandboxRecord, spool_dir, upper_dir},
     v1::{self, ContainerConfig, ContainerEventType, NamespaceMode},
 };
 
@@ -170,6 +171,14 @@ impl Runtime {
         let group = self.cgroups.group(&record.cgroup);
         group.create().map_err(Error::io("make the container's cgroup"))?;
         group.apply(&spec::limits_of(&resources)).map_err(Error::io("limit the container's resources"))?;
+        let upper = upper_dir(&self.config.run, &record.id);
+        let made = fs::create_dir(&upper).or_else(|_| {
+            // A start that was interrupted before it counted.
+            fs::remove_dir_all(&upper).and_then(|()| fs::create_dir(&upper))
+        });
+        // So that whoever finds the directory alone finds the cgroup too.
+        let noted = made.and_then(|()| std::os::unix::fs::symlink(&record.cgroup, upper.join("cgroup")));
+        noted.map_err(Error::io("make the container's writable layer"))?;
 
         let fail = Error::io("make the container's streams");
         let streams = Streams::open(&record).map_err(fail)?;
@@ -211,7 +220,7 @@ impl Runtime {
             let record = container.record.lock();
             ((!record.log_path.is_empty()).then(|| record.log_path.clone().into()), record.config.tty)
         };
-        let spec = LogSpec { path, spool: self.config.run.join("io").join(&container.id), sources, tty };
+        let spec = LogSpec { path, spool: spool_dir(&self.config.run, &container.id), sources, tty };
         let (handle, task) = pump(spec, self.clock).map_err(Error::io("open the container's log"))?;
         *container.log.lock() = Some(handle);
         let c = Arc::clone(container);
@@ -373,6 +382,14 @@ impl Runtime {
         *container.log.lock() = None;
     }
 
+    /// Removes a container's writable layer or spool, and the cgroup the former names.
+    pub(crate) fn remove_container_dir(&self, dir: &std::path::Path) {
+        if let Ok(cgroup) = fs::read_link(dir.join("cgroup")) {
+            let _ = self.cgroups.group(&cgroup.to_string_lossy()).remove();
+        }
+        let _ = fs::remove_dir_all(dir);
+    }
+
     fn remove_cgroup(&self, container: &Container) {
         let group = self.cgroups.group(&container.record.lock().cgroup);
         // Zombies leave a group a moment after their parent has heard of them; the next removal of this container or
@@ -415,7 +432,7 @@ impl Runtime {
             container.removing.store(false, Ordering::Release);
             return Err(Error::State(format!("container {:?} is running", container.id)));
         }
-        self.container_records.remove(&container.id).map_err(Error::io("remove container state"))?;
+        self.journal.remove(Kind::Container, &container.id).map_err(Error::io("remove container state"))?;
         if self.containers.lock().remove(&container.id).is_none() {
             return Ok(());
         }
@@ -425,8 +442,8 @@ impl Runtime {
         let c = Arc::clone(container);
         self.background(move |this| {
             this.remove_cgroup(&c);
-            let _ = fs::remove_dir_all(this.config.run.join("rw").join(&c.id));
-            let _ = fs::remove_dir_all(this.config.run.join("io").join(&c.id));
+            this.remove_container_dir(&upper_dir(&this.config.run, &c.id));
+            this.remove_container_dir(&spool_dir(&this.config.run, &c.id));
         });
         Ok(())
     }

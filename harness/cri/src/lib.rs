@@ -22,6 +22,7 @@ mod events;
 mod exec;
 pub mod images;
 pub mod init;
+mod journal;
 mod launch;
 mod log;
 mod metrics;

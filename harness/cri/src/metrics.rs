@@ -5,7 +5,7 @@ use std::{fs, sync::Arc};
 use crate::{
     cgroup::Stats,
     runtime::Runtime,
-    state::{Container, ContainerPhase, Sandbox},
+    state::{Container, ContainerPhase, Sandbox, upper_dir},
     stats::Interface,
     v1::{self, MetricType, UInt64Value},
 };
@@ -156,7 +156,7 @@ impl Runtime {
         let mut view = View {
             now,
             started: record.started_at,
-            fs_used: crate::images::disk_usage(&rw.join(&record.id).join("u")).0,
+            fs_used: crate::images::disk_usage(&upper_dir(&self.config.run, &record.id).join("u")).0,
             cpu_shares: positive(resources.cpu_shares),
             cpu_period: positive(resources.cpu_period),
             memory_limit: positive(resources.memory_limit_in_bytes),

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, fs, sync::Arc};
 
 use crate::{
     init::Exit,
+    journal::Kind,
     runtime::Runtime,
     state::{Container, ContainerPhase, ContainerRecord, Sandbox, SandboxPhase, SandboxRecord},
 };
@@ -16,7 +17,7 @@ impl Runtime {
     /// Reads the records and brings memory in line with the world. Called once, before the first request.
     pub(crate) async fn restore(self: &Arc<Self>) {
         let mut half_made = Vec::new();
-        for (id, record) in self.sandbox_records.read_all::<SandboxRecord>() {
+        for (id, record) in self.journal.read_all::<SandboxRecord>(Kind::Sandbox) {
             let sandbox = Sandbox::new(record);
             if sandbox.record.lock().phase == SandboxPhase::Creating {
                 half_made.push(sandbox);
@@ -28,9 +29,9 @@ impl Runtime {
         for sandbox in half_made {
             self.undo_half_made(&sandbox).await;
         }
-        for (id, record) in self.container_records.read_all::<ContainerRecord>() {
+        for (id, record) in self.journal.read_all::<ContainerRecord>(Kind::Container) {
             if self.sandbox(&record.sandbox_id).is_err() {
-                let _ = self.container_records.remove(&id);
+                let _ = self.journal.remove(Kind::Container, &id);
                 continue;
             }
             let container = Container::new(record);
@@ -56,7 +57,7 @@ impl Runtime {
         let network_kept = record.netns.as_deref().is_none_or(crate::sandbox::is_netns);
         if record.phase == SandboxPhase::Ready && !(network_kept && record.process.is_some_and(|p| p.alive())) {
             record.phase = SandboxPhase::NotReady;
-            let _ = self.sandbox_records.write(&record.id, &*record);
+            let _ = self.journal.write(Kind::Sandbox, &record.id, &*record);
         }
     }
 
@@ -100,13 +101,15 @@ impl Runtime {
                 let _ = self.init.drop_key(&key);
             }
         }
-        for (dir, known) in [("rw", &containers), ("io", &containers), ("sandboxes", &sandboxes)] {
-            for entry in fs::read_dir(self.config.run.join(dir)).into_iter().flatten().flatten() {
-                if !known.contains(&*entry.file_name().to_string_lossy()) {
-                    let _ = nix::mount::umount2(&entry.path().join("shm"), nix::mount::MntFlags::MNT_DETACH);
-                    let _ = fs::remove_dir_all(entry.path());
-                }
-            }
+        let orphans = |dir: &str, known: &BTreeSet<String>| {
+            let all = fs::read_dir(self.config.run.join("rw").join(dir)).into_iter().flatten().flatten();
+            all.filter(|e| !known.contains(&*e.file_name().to_string_lossy())).map(|e| e.path()).collect::<Vec<_>>()
+        };
+        for dir in orphans("pods", &sandboxes) {
+            crate::sandbox::remove_sandbox_dir(&dir);
+        }
+        for dir in orphans("containers", &containers).into_iter().chain(orphans("io", &containers)) {
+            self.remove_container_dir(&dir);
         }
     }
 }

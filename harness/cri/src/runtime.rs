@@ -20,7 +20,8 @@ use crate::{
     images::{Puller, Store},
     init::{Exit, InitClient},
     network::NetworkPlugin,
-    state::{Container, Records, Sandbox},
+    journal::{Journal, Kind},
+    state::{Container, Sandbox},
     streaming::Tokens,
     v1::{ContainerEventResponse, PodSandboxMetadata},
 };
@@ -43,8 +44,7 @@ pub struct Runtime {
     pub(crate) containers: Mutex<BTreeMap<String, Arc<Container>>>,
     /// Names in use → id.
     pub(crate) names: Mutex<BTreeMap<String, String>>,
-    pub(crate) sandbox_records: Records,
-    pub(crate) container_records: Records,
+    pub(crate) journal: Journal,
     pub(crate) events: broadcast::Sender<ContainerEventResponse>,
     /// Who waits for the end of an exec, by key.
     pub(crate) execs: Mutex<BTreeMap<String, oneshot::Sender<Exit>>>,
@@ -77,8 +77,7 @@ impl Runtime {
     pub fn open(config: BridgeConfig, deps: BridgeDeps) -> Result<Arc<Self>> {
         let BridgeDeps { clock, rng, recorder, network } = deps;
         for dir in [
-            config.run.join("sandboxes"),
-            config.run.join("io"),
+            config.root.clone(),
             config.run.join("mnt"),
             config.run.join("img"),
             config.run.join("rw"),
@@ -91,6 +90,10 @@ impl Runtime {
             return Err(Error::Invalid(format!("the bridge must be a child of its init (pid {})", init.pid())));
         }
         ensure_tmpfs(&config)?;
+        for dir in ["pods", "containers", "io"] {
+            let dir = config.run.join("rw").join(dir);
+            fs::create_dir_all(&dir).map_err(Error::io(format!("make {}", dir.display())))?;
+        }
         let pause = config.run.join("pause");
         write_pause(&pause).map_err(Error::io("write the pause program"))?;
         let cgroups = Cgroups::detect(config.cgroup_base.as_deref()).map_err(Error::io("find cgroups"))?;
@@ -99,8 +102,7 @@ impl Runtime {
         let recorder = if config.node_name.is_empty() { recorder } else { recorder.on_node(&config.node_name) };
         Ok(Arc::new(Self {
             puller: Puller::new(Arc::clone(&images), config.registries.clone(), clock),
-            sandbox_records: Records::open(config.root.join("sandboxes")).map_err(Error::io("open sandbox records"))?,
-            container_records: Records::open(config.root.join("containers")).map_err(Error::io("open container records"))?,
+            journal: Journal::open(&config.root.join("state.jsonl")).map_err(Error::io("open the runtime's state"))?,
             bounding: crate::sys::caps::Caps::bounding().map_err(Error::io("read the capability bounding set"))?,
             recorder: recorder.lane(Lane::Cri),
             tokens: Tokens::new(clock, rng.fork("tokens")),
@@ -179,13 +181,13 @@ impl Runtime {
     pub(crate) fn save_sandbox(&self, sandbox: &Sandbox) -> Result<()> {
         let _saving = sandbox.saving.lock();
         let record = sandbox.record.lock().clone();
-        self.sandbox_records.write(&record.id, &record).map_err(Error::io("write sandbox state"))
+        self.journal.write(Kind::Sandbox, &record.id, &record).map_err(Error::io("write sandbox state"))
     }
 
     pub(crate) fn save_container(&self, container: &Container) -> Result<()> {
         let _saving = container.saving.lock();
         let record = container.record.lock().clone();
-        self.container_records.write(&record.id, &record).map_err(Error::io("write container state"))
+        self.journal.write(Kind::Container, &record.id, &record).map_err(Error::io("write container state"))
     }
 
     /// Tells init, in the background, that an exit was taken note of.

@@ -6,6 +6,7 @@ use podlab_timeline::Outcome;
 
 use crate::{
     error::Error,
+    journal::Kind,
     launch::{self, SandboxSpec},
     network::{NetRequest, PortMapping},
     runtime::{Runtime, pod_key},
@@ -86,6 +87,10 @@ impl Runtime {
         let options = namespace_options(&record.config);
         let write = || -> std::io::Result<()> {
             fs::create_dir_all(&dir)?;
+            if let Some(netns) = &record.netns {
+                // So that whoever finds the directory alone finds the namespace too.
+                std::os::unix::fs::symlink(netns, dir.join("netns"))?;
+            }
             let dns = record.config.dns_config.clone();
             match dns.filter(|d| !(d.servers.is_empty() && d.searches.is_empty() && d.options.is_empty())) {
                 Some(dns) => fs::write(dir.join("resolv.conf"), resolv_conf(&dns))?,
@@ -173,12 +178,9 @@ impl Runtime {
 
     fn forget_sandbox(self: &Arc<Self>, sandbox: &Arc<Sandbox>) {
         let dir = sandbox_dir(&self.config.run, &sandbox.id);
-        let _ = self.sandbox_records.remove(&sandbox.id);
+        let _ = self.journal.remove(Kind::Sandbox, &sandbox.id);
         self.release(&sandbox.id);
-        self.background(move |_| {
-            let _ = nix::mount::umount2(&dir.join("shm"), nix::mount::MntFlags::MNT_DETACH);
-            let _ = fs::remove_dir_all(dir);
-        });
+        self.background(move |_| remove_sandbox_dir(&dir));
     }
 
     /// Network, namespace, process: all that makes a sandbox run. May be repeated until it succeeds.
@@ -354,6 +356,15 @@ fn resolv_conf(dns: &v1::DnsConfig) -> String {
         text += &format!("options {}\n", dns.options.join(" "));
     }
     text
+}
+
+/// Removes what a sandbox keeps on the node: its network namespace, its shared memory, its files.
+pub(crate) fn remove_sandbox_dir(dir: &Path) {
+    if let Ok(netns) = fs::read_link(dir.join("netns")) {
+        launch::remove_netns(&netns);
+    }
+    let _ = nix::mount::umount2(&dir.join("shm"), nix::mount::MntFlags::MNT_DETACH);
+    let _ = fs::remove_dir_all(dir);
 }
 
 /// Whether a path is a kept network namespace (and not a plain file a crash left).

@@ -9,7 +9,7 @@ use crate::{
     launch::{BindMount, CgroupView, Device, MountSource, ProcessSpec, Propagation, RootfsSpec},
     runtime::Runtime,
     sandbox::is_node,
-    state::{ContainerRecord, SandboxRecord, sandbox_dir},
+    state::{ContainerRecord, SandboxRecord, sandbox_dir, upper_dir},
     sys::{
         caps::Caps,
         mount,
@@ -243,7 +243,7 @@ impl Runtime {
         let devices = record.config.devices.iter().map(|d| Device { host_path: PathBuf::from(&d.host_path), container_path: PathBuf::from(&d.container_path) });
         Ok(RootfsSpec {
             layers: self.images.layer_dirs(image)?,
-            upper: run.join("rw").join(&record.id),
+            upper: upper_dir(run, &record.id),
             mount_point: run.join("mnt"),
             scratch: run.join("img"),
             readonly: s.readonly_rootfs,

@@ -2,14 +2,12 @@
 //! describes is done, so that a successor finds at least what there may be.
 
 use std::{
-    collections::BTreeMap,
-    fs, io,
     path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicBool},
 };
 
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::{
@@ -202,68 +200,17 @@ impl Container {
     }
 }
 
-/// The records of one kind on disk: a file each.
-#[derive(Debug, Clone)]
-pub struct Records {
-    dir: PathBuf,
-}
-
-impl Records {
-    /// Opens the directory, making it.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn open(dir: PathBuf) -> io::Result<Self> {
-        fs::create_dir_all(&dir)?;
-        Ok(Self { dir })
-    }
-
-    fn path(&self, id: &str) -> PathBuf {
-        self.dir.join(id).with_extension("json")
-    }
-
-    /// Writes a record whole: a reader sees the old one or the new one.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn write<T: Serialize>(&self, id: &str, record: &T) -> io::Result<()> {
-        let path = self.path(id);
-        let temporary = path.with_extension("tmp");
-        fs::write(&temporary, serde_json::to_vec(record)?)?;
-        fs::rename(temporary, path)
-    }
-
-    /// Removes a record; absent is fine.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn remove(&self, id: &str) -> io::Result<()> {
-        match fs::remove_file(self.path(id)) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-            _ => Ok(()),
-        }
-    }
-
-    /// All records that can be read, by id. One that cannot is named in the log and left where it is.
-    pub fn read_all<T: DeserializeOwned>(&self) -> BTreeMap<String, T> {
-        let mut all = BTreeMap::new();
-        for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
-            let path = entry.path();
-            if path.extension().is_none_or(|e| e != "json") {
-                let _ = fs::remove_file(path);
-                continue;
-            }
-            let id = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            match fs::read(&path).map_err(io::Error::from).and_then(|j| serde_json::from_slice(&j).map_err(io::Error::from)) {
-                Ok(record) => drop(all.insert(id, record)),
-                Err(error) => tracing::warn!(path = %path.display(), %error, "state file cannot be read"),
-            }
-        }
-        all
-    }
-}
-
 /// Where a sandbox keeps its files.
 pub fn sandbox_dir(run: &Path, id: &str) -> PathBuf {
-    run.join("sandboxes").join(id)
+    run.join("rw/pods").join(id)
+}
+
+/// Where a container's writable layer is.
+pub fn upper_dir(run: &Path, id: &str) -> PathBuf {
+    run.join("rw/containers").join(id)
+}
+
+/// Where a container's output passes through.
+pub fn spool_dir(run: &Path, id: &str) -> PathBuf {
+    run.join("rw/io").join(id)
 }

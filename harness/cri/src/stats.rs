@@ -10,7 +10,7 @@ use crate::{
     images::disk_usage,
     runtime::Runtime,
     spec,
-    state::{Container, ContainerPhase, Sandbox},
+    state::{Container, ContainerPhase, Sandbox, upper_dir},
     v1::{self, LinuxContainerResources, UInt64Value},
 };
 
@@ -62,8 +62,7 @@ impl Runtime {
         let record = container.record.lock().clone();
         let now = self.now_ns();
         let stats = if record.phase == ContainerPhase::Running { self.cgroups.group(&record.cgroup).stats() } else { Stats::default() };
-        let rw = self.config.run.join("rw").join(&record.id);
-        let (bytes, inodes) = disk_usage(&rw.join("u"));
+        let (bytes, inodes) = disk_usage(&upper_dir(&self.config.run, &record.id).join("u"));
         v1::ContainerStats {
             attributes: Some(v1::ContainerAttributes {
                 id: record.id.clone(),

@@ -64,6 +64,7 @@ const TESTS: &[(&str, Test)] = tests![
     images_are_pulled_with_credentials_and_refused_without,
     names_are_unique_and_repeated_calls_succeed,
     exec_attach_and_port_forward_stream_over_websocket_and_spdy,
+    a_bridge_killed_at_any_moment_leaks_nothing_and_invents_nothing,
 ];
 
 fn registries(dir: std::path::PathBuf) -> std::pin::Pin<Box<dyn Future<Output = ()>>> {
@@ -472,4 +473,64 @@ async fn exec_attach_and_port_forward_stream_over_websocket_and_spdy(node: &Node
     let got = wire::spdy_forward(&forward(vec![]).await, false, 9, b"x").await;
     assert!(got["error"].starts_with("error forwarding port 9 to pod"), "{got:?}");
     remove_sandbox(&mut rt, &pod).await;
+}
+
+async fn a_bridge_killed_at_any_moment_leaks_nothing_and_invents_nothing(node: &Node) {
+    let rng = podlab_clock::Rng::from_entropy();
+    for round in 0..25 {
+        let (rt, _) = node.clients().await;
+        let pod = format!("k{round}");
+        let work = async {
+            let mut rt = rt;
+            let mut config = sandbox(&pod);
+            config.log_directory = node.dir.join("logs").join(&pod).display().to_string();
+            let sandbox = rt.run_pod_sandbox(v1::RunPodSandboxRequest { config: Some(config), ..Default::default() }).await?.into_inner().pod_sandbox_id;
+            for n in 0..4 {
+                let c = container(&format!("c{n}"), &["sh", "-c", "echo one; echo two; exit 42"]);
+                let request = v1::CreateContainerRequest { pod_sandbox_id: sandbox.clone(), config: Some(c), sandbox_config: None };
+                let container_id = rt.create_container(request).await?.into_inner().container_id;
+                rt.start_container(v1::StartContainerRequest { container_id }).await?;
+            }
+            rt.stop_pod_sandbox(v1::StopPodSandboxRequest { pod_sandbox_id: sandbox }).await.map(drop)
+        };
+        let kill = async {
+            tokio::time::sleep(Duration::from_micros(rng.below(45_000))).await;
+            node.init.agent(podlab_cri::init::AgentCommand::Kill).unwrap();
+        };
+        let _: (Result<(), tonic::Status>, ()) = tokio::join!(work, kill);
+        node.init.agent(podlab_cri::init::AgentCommand::Start).unwrap();
+
+        let (mut rt, _) = node.clients().await;
+        for c in rt.list_containers(v1::ListContainersRequest::default()).await.unwrap().into_inner().containers {
+            if status(&mut rt, &c.id).await.state() == v1::ContainerState::ContainerCreated {
+                start(&mut rt, &c.id).await;
+            }
+            let s = ended(&mut rt, &c.id).await;
+            // 137: the sandbox was being stopped.
+            assert!(matches!(s.exit_code, 42 | 137), "round {round}: {s:?}");
+            if s.exit_code == 42 {
+                assert_eq!(log(node, &pod, &c.metadata.unwrap().name), ["stdout F one", "stdout F two"], "round {round}");
+            }
+        }
+        for s in rt.list_pod_sandbox(v1::ListPodSandboxRequest::default()).await.unwrap().into_inner().items {
+            remove_sandbox(&mut rt, &s.id).await;
+        }
+    }
+    // What goes in the background is gone soon.
+    let empty = |dir: &str| std::fs::read_dir(node.inside(dir)).map_or(0, Iterator::count) == 0;
+    let left = || {
+        let status = node.init.status().unwrap();
+        let dirs: Vec<&str> = ["run/netns", "run/rw/pods", "run/rw/containers", "run/rw/io"].into_iter().filter(|d| !empty(d)).collect();
+        let cgroup = podlab_cri::cgroup::Cgroups::detect(None).unwrap().group(&node.cgroup);
+        let groups: Vec<_> = cgroup.dirs().flat_map(|d| std::fs::read_dir(&d).unwrap_or_else(|e| panic!("{}: {e}", d.display())).flatten()).filter(|e| e.path().is_dir()).map(|e| e.path()).collect();
+        (status.held, status.exits, dirs, groups, node.processes())
+    };
+    let clock = Clock::real();
+    for _ in 0..200 {
+        if left() == (0, 0, vec![], vec![], 2) {
+            return;
+        }
+        clock.sleep(Duration::from_millis(20)).await;
+    }
+    panic!("left behind: {:?}", left());
 }

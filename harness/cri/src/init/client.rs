@@ -54,7 +54,7 @@ pub struct Status {
     pub agent: Option<i32>,
     /// Keys under which descriptors are held.
     pub held: usize,
-    /// Exits nobody has acknowledged.
+    /// Exits of registered processes that nobody has acknowledged.
     pub exits: usize,
 }
 

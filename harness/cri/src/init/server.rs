@@ -278,7 +278,7 @@ impl Init {
             }
             ("status", []) => {
                 let agent = self.agent.map_or(0, Pid::as_raw);
-                Answer::Text(format!("ok agent={agent} held={} exits={}", self.held.len(), self.exits.len()))
+                Answer::Text(format!("ok agent={agent} held={} exits={}", self.held.len(), self.exits.registered()))
             }
             ("shutdown", []) => Answer::End,
             _ => Answer::error("unknown request"),

@@ -108,6 +108,8 @@ pub struct Plan {
     pub groups: Vec<u32>,
     /// Leave user, groups and capabilities as they are (the pause process).
     pub keep_identity: bool,
+    /// Signals to set back to their defaults, bit n-1 = signal n.
+    pub default_signals: u64,
     /// Reap children without waiting for them (a pause process that is the first of its pid namespace).
     pub ignore_children: bool,
     /// Candidates for the executable, in the order of `$PATH`.
@@ -218,7 +220,7 @@ unsafe fn run(plan: &Plan, ctl: &mut RawFd) -> (Step, i32) {
                 return (Step::Seccomp, errno);
             }
         }
-        default_signals(plan.ignore_children);
+        default_signals(plan.default_signals, plan.ignore_children);
         let mut errno = libc::ENOENT;
         for program in &plan.programs {
             let r = sys(libc::SYS_execve, &[addr(program.as_ptr()), addr(plan.argv.as_ptr()), addr(plan.envp.as_ptr())]);
@@ -316,7 +318,7 @@ unsafe fn load(filter: &[libc::sock_filter]) -> Result<(), i32> {
 }
 
 /// Handlers are at their defaults already (`CLONE_CLEAR_SIGHAND`); what is left is what was ignored, and the mask.
-unsafe fn default_signals(ignore_children: bool) {
+unsafe fn default_signals(ignored: u64, ignore_children: bool) {
     #[repr(C)]
     struct Action {
         handler: usize,
@@ -329,8 +331,10 @@ unsafe fn default_signals(ignore_children: bool) {
     let none = 0u64;
     // SAFETY: structs of the kernel's layout on our stack.
     unsafe {
-        for signal in 1..32 {
-            sys(libc::SYS_rt_sigaction, &[signal, addr(&raw const default), 0, 8]);
+        for signal in 1..=64 {
+            if ignored & (1 << (signal - 1)) != 0 {
+                sys(libc::SYS_rt_sigaction, &[signal, addr(&raw const default), 0, 8]);
+            }
         }
         if ignore_children {
             sys(libc::SYS_rt_sigaction, &[libc::SIGCHLD as usize, addr(&raw const ignore), 0, 8]);

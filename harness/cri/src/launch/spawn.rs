@@ -318,6 +318,7 @@ impl ProcessSpec {
             gid: resolved.identity.gid,
             groups: resolved.identity.groups.clone(),
             keep_identity: false,
+            default_signals: ignored_signals(),
             ignore_children: false,
             programs: resolved.programs.iter().map(|p| c(p)).collect::<Result<_, _>>()?,
             argv: pointers(&args),
@@ -325,6 +326,16 @@ impl ProcessSpec {
             _strings: args.into_iter().chain(env).collect(),
         })
     }
+}
+
+/// What this process ignores, and would bequeath: SIGPIPE by Rust's start-up, others when somebody started it so.
+fn ignored_signals() -> u64 {
+    static IGNORED: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
+    *IGNORED.get_or_init(|| {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let hex = status.lines().find_map(|l| l.strip_prefix("SigIgn:")).map(str::trim);
+        hex.and_then(|h| u64::from_str_radix(h, 16).ok()).unwrap_or(u64::MAX)
+    })
 }
 
 /// Lowering needs `CAP_SYS_RESOURCE`; without it the closest value that is allowed is the one it has.

@@ -97,7 +97,7 @@ impl ImageService for Images {
                 used_bytes: Some(v1::UInt64Value { value: bytes }),
                 inodes_used: Some(v1::UInt64Value { value: inodes }),
             };
-            let rw = this.config.run.join("rw");
+            let rw = this.config.run.join("rw/containers");
             let (bytes, inodes) = crate::images::disk_usage(&rw);
             Ok(v1::ImageFsInfoResponse { image_filesystems: vec![usage(this.images.usage())], container_filesystems: vec![usage((rw, bytes, inodes))] })
         });

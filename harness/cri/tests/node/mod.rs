@@ -136,6 +136,18 @@ impl Node {
         }
     }
 
+    /// A path below the node's directory as the node's mounts show it.
+    pub fn inside(&self, path: &str) -> PathBuf {
+        let below = self.dir.join(path);
+        PathBuf::from(format!("/proc/{}/root", self.init.pid())).join(below.strip_prefix("/").unwrap())
+    }
+
+    /// Processes of the node: init, the bridge, and whatever else.
+    pub fn processes(&self) -> usize {
+        let all = std::fs::read_dir(self.inside("..").ancestors().find(|p| p.ends_with("root")).unwrap().join("proc")).unwrap();
+        all.flatten().filter(|e| e.file_name().to_string_lossy().bytes().all(|b| b.is_ascii_digit())).count()
+    }
+
     /// SIGKILL for the bridge, and a new one.
     pub fn kill_and_start_bridge(&self) {
         self.init.agent(AgentCommand::Kill).unwrap();
