@@ -6,12 +6,20 @@ use std::time::Duration;
 use async_trait::async_trait;
 use podlab_api::{ApiError, Object, ResourceRef, core::Namespace};
 use podlab_client::{Client, Collection, DeleteOptions, ListOptions, Target};
+use podlab_clock::Clock;
+use podlab_clock::Clock;
 use serde_json::json;
 
 use crate::work::{Again, Key, Reconcile};
 
+/// How long a namespace is left alone after its deletion was asked for, so that what was created in it at the same
+/// moment is seen. Source: k/k pkg/controller/namespace/namespace_controller.go namespaceDeletionGracePeriod.
+const GRACE: Duration = Duration::from_secs(5);
 /// How soon to look again while something is still terminating.
 const RECHECK: Duration = Duration::from_millis(200);
+/// How long a namespace is left alone after its deletion was asked for, so that everybody has heard of it.
+/// Source: k/k pkg/controller/namespace/namespace_controller.go namespaceDeletionGracePeriod.
+const GRACE: Duration = Duration::from_secs(5);
 
 macro_rules! namespaced {
     ($($group:literal $version:literal $plural:literal $kind:literal),* $(,)?) => {
@@ -51,6 +59,7 @@ const CONTENTS: &[ResourceRef] = namespaced![
 /// The controller.
 pub(crate) struct NamespaceDeleter {
     pub(crate) client: Client,
+    pub(crate) clock: Clock,
 }
 
 #[async_trait]
@@ -61,8 +70,10 @@ impl Reconcile for NamespaceDeleter {
 
     async fn reconcile(&self, (_, name): &Key) -> Result<Again, ApiError> {
         let Some(namespace) = self.client.all::<Namespace>().get_opt(name).await? else { return Ok(Again::OnChange) };
-        if namespace.metadata.deletion_timestamp.is_none() {
-            return Ok(Again::OnChange);
+        let Some(asked) = namespace.metadata.deletion_timestamp.as_ref() else { return Ok(Again::OnChange) };
+        let waited = Duration::try_from(self.clock.wall().duration_since(asked.0)).unwrap_or_default();
+        if let Some(left) = GRACE.checked_sub(waited).filter(|left| !left.is_zero()) {
+            return Ok(Again::After(left));
         }
         let finalizers = namespace.spec.as_ref().and_then(|s| s.finalizers.clone()).unwrap_or_default();
         if !finalizers.iter().any(|f| f == "kubernetes") {

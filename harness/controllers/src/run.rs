@@ -110,7 +110,7 @@ fn namespaces(s: &mut Starter, config: &ControllersConfig) {
         queues[1].add(key.clone());
         vec![key]
     }));
-    s.drive(NamespaceDeleter { client: s.client.clone() }, deletions);
+    s.drive(NamespaceDeleter { client: s.client.clone(), clock: s.clock }, deletions);
     // Deleting the account or the bundle brings it back.
     let (_, deltas) = s.follow::<podlab_api::core::ServiceAccount>();
     let of_namespace = |namespace: Option<String>| vec![(String::new(), namespace.unwrap_or_default())];
