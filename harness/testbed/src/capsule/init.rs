@@ -47,6 +47,12 @@ pub(super) fn main(capsule: Capsule) -> i32 {
 
 fn run(capsule: &Capsule) -> io::Result<()> {
     let _ = setsid();
+    // The zygote ignores the end of its children; inherited, that would swallow every exit code in here.
+    #[expect(unsafe_code, reason = "resetting a signal installs no handler")]
+    // SAFETY: SIG_DFL runs no code.
+    unsafe {
+        nix::sys::signal::signal(Signal::SIGCHLD, nix::sys::signal::SigHandler::SigDfl)?;
+    }
     process::redirect_stdio(&capsule.state.join("logs/capsule.log"))?;
     cgroup::enter(dirs_of(capsule, "plane"))?;
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
