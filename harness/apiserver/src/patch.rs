@@ -35,10 +35,7 @@ pub(crate) fn apply(
                 let message = "Request entity too large: the allowed maximum operations in a JSON patch is 10000";
                 return Err(ApiError::new(Reason::RequestEntityTooLarge, message));
             }
-            json_patch::patch(&mut new, &operations.0).map_err(|e| {
-                let message = format!("the server rejected our request due to an error in our request: {e}");
-                ApiError::new(Reason::Invalid, message)
-            })?;
+            json(&mut new, &operations)?;
         }
         PatchKind::Merge => merge(&mut new, patch),
         PatchKind::Strategic => strategic::merge(kind.resource.kind, &mut new, patch)?,
@@ -47,6 +44,35 @@ pub(crate) fn apply(
         }
     }
     Ok(new)
+}
+
+/// What `copy` operations of one patch may add up to, as upstream limits it: a request body.
+const MAX_COPIED: usize = 3 << 20;
+
+/// RFC 6902, one operation at a time so that copies cannot grow without bound.
+fn json(target: &mut Value, patch: &json_patch::Patch) -> Result<(), ApiError> {
+    let mut copied = 0;
+    for (i, operation) in patch.0.iter().enumerate() {
+        if let json_patch::PatchOperation::Copy(copy) = operation {
+            let source = target.pointer(copy.from.as_str());
+            copied += source.map_or(0, |v| v.to_string().len());
+            if copied > MAX_COPIED {
+                let message = format!(
+                    "Unable to complete the copy, the accumulated size increase of copy is {copied}, exceeding the limit {MAX_COPIED}"
+                );
+                return Err(ApiError::new(Reason::RequestEntityTooLarge, message));
+            }
+        }
+        json_patch::patch(target, std::slice::from_ref(operation)).map_err(|e| {
+            let why = e.kind;
+            let message = format!(
+                "the server rejected our request due to an error in our request: operation {i} at {}: {why}",
+                e.path
+            );
+            ApiError::new(Reason::Invalid, message)
+        })?;
+    }
+    Ok(())
 }
 
 /// RFC 7396.
@@ -62,5 +88,20 @@ fn merge(target: &mut Value, patch: &Value) {
         } else {
             merge(map.entry(key.clone()).or_insert(Value::Null), value);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn copies_that_double_without_end_are_stopped() {
+        let operations: Vec<Value> = (0..60).map(|_| json!({"op": "copy", "from": "/a", "path": "/a/-"})).collect();
+        let patch = serde_json::from_value(Value::Array(operations)).unwrap();
+        let error = json(&mut json!({"a": ["x"]}), &patch).unwrap_err();
+        assert_eq!(error.reason, Reason::RequestEntityTooLarge);
     }
 }

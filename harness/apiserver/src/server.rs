@@ -50,7 +50,7 @@ impl ApiServerConfig {
             advertise: None,
             issuer: "https://kubernetes.default.svc.cluster.local".into(),
             event_ttl: Duration::from_secs(3600),
-            version: "v1.36.2".into(),
+            version: "v1.36.3".into(),
         }
     }
 }

@@ -66,6 +66,9 @@ impl ApiServer {
             Ok(cx) => cx,
             Err(e) => return answer::error(plain, &e),
         };
+        if target.kind.resource.kind == "Endpoints" {
+            cx.warn("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice");
+        }
         let wish = Wish::parse(&accept, &query);
         let raw = matches!(target.subresource.as_deref(), Some("log" | "exec" | "attach" | "portforward" | "proxy"));
         let wish = match wish {

@@ -37,10 +37,10 @@ impl ApiServer {
             "Pod" => (false, self.pod_endpoint(target, name)?),
             _ => (false, self.service_endpoint(target, name)?),
         };
-        let mut path = format!("/{}", target.rest);
-        if request.uri().path().ends_with('/') && !path.ends_with('/') {
-            path.push('/');
-        }
+        // What follows `proxy/` travels on as it was sent, still encoded.
+        let before = if target.kind.resource.namespaced { 7 } else { 5 };
+        let raw = request.uri().path().trim_start_matches('/');
+        let mut path = format!("/{}", raw.splitn(before + 1, '/').nth(before).unwrap_or_default());
         if let Some(query) = request.uri().query() {
             path.push('?');
             path.push_str(query);

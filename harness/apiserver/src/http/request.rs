@@ -77,8 +77,6 @@ pub(crate) struct Target {
     pub namespace: Option<String>,
     pub name: Option<String>,
     pub subresource: Option<String>,
-    /// What follows `proxy/`.
-    pub rest: String,
     /// The old `/watch/` prefix.
     pub watch: bool,
 }
@@ -117,17 +115,15 @@ impl Target {
         let kind = registry().by_plural(&group, &version, &parts[0])?;
         let mut parts = parts.into_iter().skip(1);
         let (name, subresource) = (parts.next(), parts.next());
-        let rest = parts.collect::<Vec<_>>().join("/");
-        if (namespace.is_some() && !kind.resource.namespaced)
-            || (!rest.is_empty() && subresource.as_deref() != Some("proxy"))
-        {
+        let more = parts.next().is_some();
+        if (namespace.is_some() && !kind.resource.namespaced) || (more && subresource.as_deref() != Some("proxy")) {
             return None;
         }
         // A named object of a namespaced kind is in a namespace.
         if name.is_some() && kind.resource.namespaced && namespace.is_none() {
             return None;
         }
-        Some(Self { kind, namespace, name, subresource, rest, watch })
+        Some(Self { kind, namespace, name, subresource, watch })
     }
 
     /// What authorization is asked about.
