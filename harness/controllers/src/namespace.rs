@@ -7,7 +7,6 @@ use async_trait::async_trait;
 use podlab_api::{ApiError, Object, ResourceRef, core::Namespace};
 use podlab_client::{Client, Collection, DeleteOptions, ListOptions, Target};
 use podlab_clock::Clock;
-use podlab_clock::Clock;
 use serde_json::json;
 
 use crate::work::{Again, Key, Reconcile};
@@ -17,9 +16,6 @@ use crate::work::{Again, Key, Reconcile};
 const GRACE: Duration = Duration::from_secs(5);
 /// How soon to look again while something is still terminating.
 const RECHECK: Duration = Duration::from_millis(200);
-/// How long a namespace is left alone after its deletion was asked for, so that everybody has heard of it.
-/// Source: k/k pkg/controller/namespace/namespace_controller.go namespaceDeletionGracePeriod.
-const GRACE: Duration = Duration::from_secs(5);
 
 macro_rules! namespaced {
     ($($group:literal $version:literal $plural:literal $kind:literal),* $(,)?) => {
