@@ -169,8 +169,6 @@ impl Runtime {
         let image = self.images.get(&record.image_id).ok_or_else(|| Error::NotFound(format!("image {:?} not found", record.image_id)))?;
         let resources = spec::resources(&record.config);
         let group = self.cgroups.group(&record.cgroup);
-        group.create().map_err(Error::io("make the container's cgroup"))?;
-        group.apply(&spec::limits_of(&resources)).map_err(Error::io("limit the container's resources"))?;
         let upper = upper_dir(&self.config.run, &record.id);
         let made = fs::create_dir(&upper).or_else(|_| {
             // A start that was interrupted before it counted.
@@ -190,7 +188,11 @@ impl Runtime {
             namespaces: self.namespaces_of(&record, &pod)?,
             setup: Setup::Container(Box::new(self.rootfs_of(&record, &pod, &image)?)),
             process: self.process_of(&record, hostname_of(&pod.config))?,
-            entry: Some(group.entry().map_err(Error::io("open the container's cgroup"))?),
+            entry: Box::new(move || {
+                group.create().map_err(LaunchError::setup("make the container's cgroup"))?;
+                group.apply(&spec::limits_of(&resources)).map_err(LaunchError::setup("limit the container's resources"))?;
+                group.entry().map_err(LaunchError::setup("open the container's cgroup"))
+            }),
             stdio,
             new_cgroup_ns: self.cgroups.version() == crate::cgroup::Version::V2,
         };
@@ -385,23 +387,28 @@ impl Runtime {
     /// Removes a container's writable layer or spool, and the cgroup the former names.
     pub(crate) fn remove_container_dir(&self, dir: &std::path::Path) {
         if let Ok(cgroup) = fs::read_link(dir.join("cgroup")) {
-            let _ = self.cgroups.group(&cgroup.to_string_lossy()).remove();
+            self.remove_group(&self.cgroups.group(&cgroup.to_string_lossy()));
         }
         let _ = fs::remove_dir_all(dir);
     }
 
     fn remove_cgroup(&self, container: &Container) {
         let group = self.cgroups.group(&container.record.lock().cgroup);
-        // Zombies leave a group a moment after their parent has heard of them; the next removal of this container or
-        // its sandbox's parent tries again.
-        for _ in 0..100 {
-            match group.remove() {
-                Err(e) if e.kind() == std::io::ErrorKind::ResourceBusy => {
-                    group.kill();
-                    std::thread::yield_now();
-                }
-                _ => return,
-            }
+        self.remove_group(&group);
+    }
+
+    /// Blocks until the group is gone.
+    fn remove_group(&self, group: &crate::cgroup::Group) {
+        // Zombies leave a group a moment after their parent has heard of them, and what was killed takes a moment to end.
+        let handle = tokio::runtime::Handle::current();
+        let mut pause = Duration::from_millis(1);
+        while let Err(e) = group.remove()
+            && e.kind() == std::io::ErrorKind::ResourceBusy
+            && pause < KILL_PATIENCE
+        {
+            group.kill();
+            handle.block_on(self.clock.sleep(pause));
+            pause *= 2;
         }
     }
 

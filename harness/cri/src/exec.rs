@@ -85,7 +85,7 @@ impl Runtime {
             namespaces,
             setup: Setup::Exec,
             process,
-            entry: Some(group.entry().map_err(Error::io("open the container's cgroup"))?),
+            entry: Box::new(move || group.entry().map_err(LaunchError::setup("open the container's cgroup"))),
             stdio,
             new_cgroup_ns: false,
         };

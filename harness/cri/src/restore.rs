@@ -41,7 +41,13 @@ impl Runtime {
                 self.adopt_container(&container).await;
             }
         }
-        self.sweep();
+        let swept = self.blocking(|this| {
+            this.sweep();
+            Ok(())
+        });
+        if let Err(error) = swept.await {
+            tracing::warn!(%error, "what the predecessor left could not be swept");
+        }
         let ids: Vec<String> = self.sandboxes.lock().keys().cloned().collect();
         if let Err(error) = self.network.gc(&ids).await {
             tracing::debug!(%error, "the network could not be swept");

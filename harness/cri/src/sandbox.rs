@@ -171,7 +171,13 @@ impl Runtime {
     /// Takes back what a failed `RunPodSandbox` did.
     async fn undo_sandbox(self: &Arc<Self>, sandbox: &Arc<Sandbox>) {
         if let Err(error) = self.tear_down(sandbox).await {
+            // It stays as one that is not ready, so that whoever removes it tries again.
             tracing::warn!(sandbox = %sandbox.id, %error, "what a failed sandbox left behind could not be undone yet");
+            sandbox.record.lock().phase = SandboxPhase::NotReady;
+            let _ = self.save_sandbox(sandbox);
+            self.release(&sandbox.id);
+            self.sandboxes.lock().insert(sandbox.id.clone(), Arc::clone(sandbox));
+            return;
         }
         self.forget_sandbox(sandbox);
     }

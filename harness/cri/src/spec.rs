@@ -226,9 +226,13 @@ impl Runtime {
         for m in &record.config.mounts {
             mounts.push(self.bind_mount(m)?);
         }
-        for file in ["hostname", "resolv.conf"] {
+        for file in ["hosts", "hostname", "resolv.conf"] {
             let target = Path::new("/etc").join(file);
             if !mounts.iter().any(|m| m.target == target) {
+                if file == "hosts" && !dir.join(file).exists() {
+                    // Nobody manages this Pod's hosts file: it begins as a copy of the node's.
+                    let _ = std::fs::copy("/etc/hosts", dir.join(file)).or_else(|_| std::fs::write(dir.join(file), "127.0.0.1\tlocalhost\n").map(|()| 0));
+                }
                 mounts.push(plain_bind(dir.join(file), target, s.readonly_rootfs));
             }
         }

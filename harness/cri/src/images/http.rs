@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, Uri, header};
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use podlab_clock::Clock;
@@ -59,7 +59,7 @@ impl Http {
         for _ in 0..=MAX_REDIRECTS {
             let authorization = authorization.filter(|_| url.authority() == first_host.as_ref());
             let shown = shown(&url);
-            let reply = self.once(&url, &shown, accept, authorization).await?;
+            let reply = self.once(&url, &shown, accept, authorization, None).await?;
             if !reply.response.status().is_redirection() {
                 return Ok(reply);
             }
@@ -74,8 +74,15 @@ impl Http {
         Err(fail(&shown(&url), "stopped after 5 redirects".into()))
     }
 
-    async fn once(&self, url: &Uri, shown: &str, accept: &str, authorization: Option<&str>) -> Result<Reply, ImageError> {
-        let fail = |reason: String| ImageError::Request { method: "Get", url: shown.to_owned(), reason };
+    /// POST of a form, without redirects.
+    pub async fn post_form(&self, url: &str, form: String) -> Result<Reply, ImageError> {
+        let uri: Uri = url.parse().map_err(|_| ImageError::Request { method: "Post", url: url.to_owned(), reason: "invalid URL".into() })?;
+        self.once(&uri, &shown(&uri), "application/json", None, Some(form)).await
+    }
+
+    async fn once(&self, url: &Uri, shown: &str, accept: &str, authorization: Option<&str>, form: Option<String>) -> Result<Reply, ImageError> {
+        let method = if form.is_some() { "Post" } else { "Get" };
+        let fail = |reason: String| ImageError::Request { method, url: shown.to_owned(), reason };
         let stream = self.clock.timeout(CONNECT, self.connect(url)).await.unwrap_or_else(|| Err("i/o timeout".into())).map_err(fail)?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| fail(e.to_string()))?;
@@ -84,12 +91,17 @@ impl Http {
             // Its errors surface in the request and in the body.
             let _ = connection.await;
         }));
-        let mut request = Request::get(url.path_and_query().map_or("/", |p| p.as_str()))
+        let mut request = Request::builder()
+            .method(if form.is_some() { http::Method::POST } else { http::Method::GET })
+            .uri(url.path_and_query().map_or("/", |p| p.as_str()))
             .header(header::HOST, url.authority().map_or("", |a| a.as_str()))
             .header(header::USER_AGENT, "podlab")
             .header(header::ACCEPT, accept)
-            .body(Empty::<Bytes>::new())
+            .body(Full::<Bytes>::from(form.clone().unwrap_or_default()))
             .map_err(|e| fail(e.to_string()))?;
+        if form.is_some() {
+            request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
+        }
         if let Some(value) = authorization.and_then(|a| HeaderValue::from_str(a).ok()) {
             request.headers_mut().insert(header::AUTHORIZATION, value);
         }

@@ -236,13 +236,14 @@ impl Session<'_> {
     }
 
     async fn token(&self, realm: &str, service: &str, scope: &str) -> Result<String, ImageError> {
-        let mut url = format!("{realm}{}service={}&scope={}", if realm.contains('?') { '&' } else { '?' }, escape(service), escape(scope));
-        if !self.credentials.identity_token.is_empty() {
-            // Token servers that know refresh tokens take them here too; the POST form is the other half of that protocol.
-            url.push_str("&grant_type=refresh_token&refresh_token=");
-            url.push_str(&escape(&self.credentials.identity_token));
-        }
-        let reply = self.puller.http.get(&url, "application/json", self.credentials.basic().as_deref()).await?;
+        let reply = if self.credentials.identity_token.is_empty() {
+            let url = format!("{realm}{}service={}&scope={}", if realm.contains('?') { '&' } else { '?' }, escape(service), escape(scope));
+            self.puller.http.get(&url, "application/json", self.credentials.basic().as_deref()).await?
+        } else {
+            let token = escape(&self.credentials.identity_token);
+            let form = format!("grant_type=refresh_token&client_id=podlab&service={}&scope={}&refresh_token={token}", escape(service), escape(scope));
+            self.puller.http.post_form(realm, form).await?
+        };
         match reply.status() {
             StatusCode::OK => {}
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {

@@ -201,10 +201,10 @@ unsafe fn run(plan: &Plan, ctl: &mut RawFd) -> (Step, i32) {
         let chdir = sys(libc::SYS_chdir, &[addr(plan.cwd.as_ptr())]);
         if !plan.keep_identity {
             // Without no_new_privs the filter needs CAP_SYS_ADMIN, so it goes in before the capabilities go.
-            if !plan.no_new_privs {
-                if let Err(errno) = load(&plan.seccomp) {
-                    return (Step::Seccomp, errno);
-                }
+            if !plan.no_new_privs
+                && let Err(errno) = load(&plan.seccomp)
+            {
+                return (Step::Seccomp, errno);
             }
             if let Err(errno) = become_user(plan) {
                 return (Step::Identity, errno);

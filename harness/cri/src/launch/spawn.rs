@@ -83,8 +83,10 @@ pub enum Stdio {
     Tty,
 }
 
+/// Makes the cgroup and opens it. Runs beside the building of the root.
+pub type MakeEntry = Box<dyn FnOnce() -> Result<Entry, LaunchError> + Send>;
+
 /// One process to start.
-#[derive(Debug)]
 pub struct Job {
     /// Namespaces.
     pub namespaces: Namespaces,
@@ -93,7 +95,7 @@ pub struct Job {
     /// Command, user, rights.
     pub process: ProcessSpec,
     /// Cgroup.
-    pub entry: Option<Entry>,
+    pub entry: MakeEntry,
     /// Streams.
     pub stdio: Stdio,
     /// Give it a cgroup namespace of its own.
@@ -121,13 +123,17 @@ struct Built {
 ///
 /// # Errors
 /// [`LaunchError`], for a command that cannot be executed too.
-pub fn launch(job: Job, ready: impl FnOnce(&Spawned) -> Result<(), LaunchError>) -> Result<Spawned, LaunchError> {
+pub fn launch(mut job: Job, ready: impl FnOnce(&Spawned) -> Result<(), LaunchError>) -> Result<Spawned, LaunchError> {
     let (command, cwd) = (job.process.argv.first().cloned().unwrap_or_default(), job.process.cwd.clone());
     let oom_score_adj = job.process.oom_score_adj;
     let (built_tx, built_rx) = mpsc::channel();
+    let (entry_tx, entry_rx) = mpsc::channel();
+    let make_entry = std::mem::replace(&mut job.entry, Box::new(|| Err(LaunchError::Vanished)));
     let spawned = coordinate(
         "builder",
-        move |ctl, pid| build_and_clone(job, ctl, pid, &built_tx),
+        move |ctl, pid| build_and_clone(job, ctl, pid, &built_tx, &entry_rx),
+        // A builder that has failed takes no entry.
+        || drop(entry_tx.send(make_entry())),
         |process| {
             let Built { tty, identity } = built_rx.try_recv().map_err(|_| LaunchError::Vanished)?;
             if let Some(adj) = oom_score_adj {
@@ -149,6 +155,7 @@ pub fn launch(job: Job, ready: impl FnOnce(&Spawned) -> Result<(), LaunchError>)
 fn coordinate<T>(
     name: &str,
     builder: impl FnOnce(OwnedFd, &AtomicI32) -> Result<(), LaunchError> + Send + 'static,
+    meanwhile: impl FnOnce(),
     ready: impl FnOnce(ProcessId) -> Result<T, LaunchError>,
     command: &str,
     cwd: &str,
@@ -159,6 +166,7 @@ fn coordinate<T>(
     let pid_of_child = Arc::clone(&pid);
     let thread = std::thread::Builder::new().name(name.into()).stack_size(256 << 10);
     let thread = thread.spawn(move || builder(theirs, &pid_of_child)).map_err(LaunchError::setup("start a thread"))?;
+    meanwhile();
     let conversation = || -> Result<T, LaunchError> {
         match receive(&ours) {
             Some(Report::Ready) => {}
@@ -207,8 +215,14 @@ fn sched(what: &'static str) -> impl FnOnce(nix::errno::Errno) -> LaunchError {
 }
 
 /// The builder: everything up to the clone, and the wait for the child's exec.
-fn build_and_clone(job: Job, ctl: OwnedFd, pid: &AtomicI32, built: &mpsc::Sender<Built>) -> Result<(), LaunchError> {
-    let Job { namespaces: ns, setup, process, entry, stdio, new_cgroup_ns } = job;
+fn build_and_clone(
+    job: Job,
+    ctl: OwnedFd,
+    pid: &AtomicI32,
+    built: &mpsc::Sender<Built>,
+    entry: &mpsc::Receiver<Result<Entry, LaunchError>>,
+) -> Result<(), LaunchError> {
+    let Job { namespaces: ns, setup, process, stdio, new_cgroup_ns, .. } = job;
     unshare(CloneFlags::CLONE_FS).map_err(sched("unshare file system attributes"))?;
     for (fd, flag, what) in [
         (&ns.ipc, CloneFlags::CLONE_NEWIPC, "join the IPC namespace"),
@@ -256,7 +270,8 @@ fn build_and_clone(job: Job, ctl: OwnedFd, pid: &AtomicI32, built: &mpsc::Sender
     plan.mounts = mounts;
     plan.new_cgroup_ns = new_cgroup_ns;
     plan.tty = tty.is_some();
-    if let Some(Entry::Tasks(fds)) = &entry {
+    let entry = entry.recv().map_err(|_| LaunchError::Vanished)??;
+    if let Entry::Tasks(fds) = &entry {
         plan.tasks = fds.iter().map(AsRawFd::as_raw_fd).collect();
     }
     let mut flags = 0u64;
@@ -267,8 +282,8 @@ fn build_and_clone(job: Job, ctl: OwnedFd, pid: &AtomicI32, built: &mpsc::Sender
     }
     let _ = built.send(Built { tty, identity: resolved.identity });
     let cgroup = match &entry {
-        Some(Entry::Directory(fd)) => Some(fd),
-        _ => None,
+        Entry::Directory(fd) => Some(fd),
+        Entry::Tasks(_) => None,
     };
     clone_child(&plan, flags, cgroup, pid)
 }
@@ -393,6 +408,7 @@ pub fn launch_sandbox(spec: SandboxSpec, ready: impl FnOnce(ProcessId) -> Result
     let result = coordinate(
         "sandbox",
         move |ctl, pid| build_sandbox(&spec, &ctl, pid),
+        || {},
         |process| {
             set_oom_score_adj(process.pid, -998);
             ready(process).map(|()| process)

@@ -366,7 +366,7 @@ impl Runtime {
         v1::StatusResponse {
             status: Some(v1::RuntimeStatus { conditions }),
             info,
-            runtime_handlers: handlers.map(|name| v1::RuntimeHandler { name, features: Some(features.clone()) }).collect(),
+            runtime_handlers: handlers.map(|name| v1::RuntimeHandler { name, features: Some(features) }).collect(),
             features: Some(v1::RuntimeFeatures { supplemental_groups_policy: true, user_namespaces_host_network: false, mount_options: true }),
         }
     }

@@ -189,9 +189,8 @@ async fn feed(to: Option<OwnedFd>, from: &mut mpsc::Receiver<Bytes>, tty: bool) 
 async fn write_all(to: &AsyncFd<OwnedFd>, mut data: &[u8]) -> io::Result<()> {
     while !data.is_empty() {
         let mut ready = to.writable().await?;
-        match ready.try_io(|fd| nix::unistd::write(fd.get_ref(), data).map_err(io::Error::from)) {
-            Ok(n) => data = &data[n?..],
-            Err(_) => {}
+        if let Ok(n) = ready.try_io(|fd| nix::unistd::write(fd.get_ref(), data).map_err(io::Error::from)) {
+            data = &data[n?..];
         }
     }
     Ok(())

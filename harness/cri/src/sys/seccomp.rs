@@ -327,7 +327,7 @@ mod tests {
 
     /// A tiny interpreter: what would the kernel answer?
     fn run(filter: &Filter, nr: u32, args: [u64; 6]) -> u32 {
-        let mut data = vec![0u8; 64];
+        let mut data = [0u8; 64];
         data[0..4].copy_from_slice(&nr.to_le_bytes());
         data[4..8].copy_from_slice(&ARCH.to_le_bytes());
         for (i, a) in args.iter().enumerate() {
