@@ -21,7 +21,7 @@ fn verdict(reason: String, message: String) -> Verdict {
 }
 
 /// Resources, in the order upstream reports them: Pods, CPU, memory, ephemeral storage, the others.
-fn fits(pod: &Pod, active: &[Arc<Pod>], capacity: &BTreeMap<String, i64>) -> Result<(), Verdict> {
+pub(crate) fn fits(pod: &Pod, active: &[Arc<Pod>], capacity: &BTreeMap<String, i64>) -> Result<(), Verdict> {
     let limit = |key: &str| capacity.get(key).copied().unwrap_or(0);
     let short = |key: &str, requested: i64, used: i64| {
         let message = format!("Node didn't have enough resource: {key}, requested: {requested}, used: {used}, capacity: {}", limit(key));

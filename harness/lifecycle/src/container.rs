@@ -20,6 +20,7 @@ use podlab_api::{
 };
 
 use crate::{
+    resize,
     restart,
     runtime::{ContainerRecord, RuntimePod, RuntimeState},
     spec::{self, ContainerKind},
@@ -68,6 +69,7 @@ pub fn statuses(view: &View<'_>, kind: ContainerKind, list: &[Container], previo
     }
     for (c, status) in list.iter().zip(&mut out) {
         apply_failure(view, kind, c, status);
+        resize::show(c, view.runtime.container(&c.name), status);
     }
     if kind != ContainerKind::Init {
         out.sort_by(|a, b| a.name.cmp(&b.name));

@@ -27,6 +27,7 @@ pub mod phase;
 pub mod conditions;
 pub mod status;
 pub mod probe;
+pub mod resize;
 pub mod volume;
 pub mod termination;
 pub mod worker;

@@ -17,6 +17,7 @@ use crate::{
     container::{self, View, secs},
     phase::{self, Liveness},
     qos,
+    resize::ResizeState,
     spec::{self, ContainerKind},
     words::{Phase, condition},
 };
@@ -57,6 +58,8 @@ pub struct Inputs<'a> {
     pub verdict: Option<&'a Verdict>,
     /// The node's addresses.
     pub host_ips: &'a [String],
+    /// Where an in-place resize stands, if there is one.
+    pub resize: Option<&'a ResizeState>,
 }
 
 /// Generates the status of a Pod.
@@ -90,10 +93,11 @@ pub fn generate(inputs: &Inputs<'_>) -> PodStatus {
         next = shown;
     }
     let foreign = api.and_then(|s| s.conditions.clone()).unwrap_or_default();
-    let conditions = conditions::generate(
+    let mut conditions = conditions::generate(
         &conditions::Inputs { pod, runtime: Some(inputs.view.runtime), init: &init, regular: &regular, phase: next },
         &foreign,
     );
+    conditions.extend(inputs.resize.map(|r| r.condition(pod.metadata.generation)));
     let ips = pod_ips(inputs, previous);
     let some = |l: Vec<ContainerStatus>| Some(l).filter(|l| !l.is_empty());
     PodStatus {

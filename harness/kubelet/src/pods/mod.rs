@@ -10,6 +10,7 @@
 mod hooks;
 mod kill;
 mod mailbox;
+mod resize;
 mod start;
 mod sync;
 mod terminate;

@@ -103,6 +103,9 @@ impl Worker {
             return Err(fail(WaitingReason::RunContainerError, e.message, None, true));
         }
         self.just_started = Some(id.clone());
+        if self.sized.is_none() {
+            self.sized = pod.metadata.generation;
+        }
         agent.say.container(pod, kind, &c.name, "Started", "Container started");
         self.link_log(c, &id, round);
         if let Some(hook) = c.lifecycle.as_ref().and_then(|l| l.post_start.as_ref()) {

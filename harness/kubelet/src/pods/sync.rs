@@ -83,6 +83,7 @@ impl Worker {
             }
         };
         self.check_deadline(pod);
+        let resizes = self.plan_resize(pod, &runtime);
         let status = self.generate(pod, &runtime, Liveness::Active);
         let terminal = Phase::parse(status.phase.as_deref()).is_terminal();
         self.publish(pod, status, MayRun::Yes);
@@ -113,7 +114,8 @@ impl Worker {
         let keyring = self.pull_secrets(pod).await;
         self.agent.prober.add_pod(pod);
         let mut errors = Errors::default();
-        let changed = self.act(pod, runtime, volumes, keyring, &mut errors).await;
+        let mut changed = self.apply_resize(pod, &resizes).await;
+        changed |= self.act(pod, runtime, volumes, keyring, &mut errors).await;
         let mut outcome = errors.outcome(self.agent.clock.wall());
         if let (SyncOutcome::Done, Some(left)) = (outcome, self.until_deadline(pod)) {
             outcome = SyncOutcome::BackingOff(left.min(podlab_lifecycle::worker::RESYNC));

@@ -11,6 +11,7 @@ use podlab_lifecycle::{
     backoff,
     container::{StartFailures, View},
     phase::Liveness,
+    resize::ResizeState,
     runtime::{RuntimePod, RuntimeState},
     spec,
     status::{self, MayRun, Verdict},
@@ -49,6 +50,10 @@ pub(super) struct Worker {
     pub(super) may_have_history: bool,
     pub(super) has_cgroup: bool,
     pub(super) grace: Option<i64>,
+    /// Where an in-place resize stands.
+    pub(super) resize: Option<ResizeState>,
+    /// Generation of the spec whose limits are in force, as far as this worker brought them about.
+    pub(super) sized: Option<i64>,
     stamped: BTreeSet<Stage>,
     /// The API showed a terminal phase at first sight: nothing of it is generated again.
     ended_before: bool,
@@ -71,6 +76,8 @@ impl Worker {
             just_started: None,
             has_cgroup: false,
             grace: None,
+            resize: None,
+            sized: None,
             stamped: BTreeSet::new(),
             ended_before: shown.is_terminal(),
         }
@@ -156,6 +163,7 @@ impl Worker {
             liveness,
             verdict: self.verdict.as_ref(),
             host_ips: &agent.config.node_ips,
+            resize: self.resize.as_ref(),
         })
     }
 

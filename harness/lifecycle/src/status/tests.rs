@@ -24,6 +24,7 @@ fn gen_status(pod: &Pod, runtime: &RuntimePod, previous: &PodStatus, liveness: L
         liveness,
         verdict: None,
         host_ips: &["1.1.1.1".to_owned()],
+        resize: None,
     })
 }
 
