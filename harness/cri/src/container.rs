@@ -169,6 +169,8 @@ impl Runtime {
         let image = self.images.get(&record.image_id).ok_or_else(|| Error::NotFound(format!("image {:?} not found", record.image_id)))?;
         let resources = spec::resources(&record.config);
         let group = self.cgroups.group(&record.cgroup);
+        // The root shows the group's directories, so they come first; what is written into them does not.
+        group.create().map_err(Error::io("make the container's cgroup"))?;
         let upper = upper_dir(&self.config.run, &record.id);
         let made = fs::create_dir(&upper).or_else(|_| {
             // A start that was interrupted before it counted.
@@ -189,7 +191,6 @@ impl Runtime {
             setup: Setup::Container(Box::new(self.rootfs_of(&record, &pod, &image)?)),
             process: self.process_of(&record, hostname_of(&pod.config))?,
             entry: Box::new(move || {
-                group.create().map_err(LaunchError::setup("make the container's cgroup"))?;
                 group.apply(&spec::limits_of(&resources)).map_err(LaunchError::setup("limit the container's resources"))?;
                 group.entry().map_err(LaunchError::setup("open the container's cgroup"))
             }),

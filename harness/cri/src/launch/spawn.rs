@@ -83,7 +83,7 @@ pub enum Stdio {
     Tty,
 }
 
-/// Makes the cgroup and opens it. Runs beside the building of the root.
+/// Limits the cgroup and opens it. Runs beside the building of the root.
 pub type MakeEntry = Box<dyn FnOnce() -> Result<Entry, LaunchError> + Send>;
 
 /// One process to start.
