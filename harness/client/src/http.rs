@@ -78,6 +78,27 @@ impl HttpApi {
         self.client.request(request).await.map_err(|e| unreachable_error(&chain(&e)))
     }
 
+    /// Sends a request without a body and with headers of its own, for protocol upgrades.
+    ///
+    /// # Errors
+    /// `ServiceUnavailable` when the server could not be reached.
+    pub async fn send_with(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(http::HeaderName, &str)],
+    ) -> Result<http::Response<hyper::body::Incoming>, ApiError> {
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.server));
+        for (name, value) in headers {
+            request = request.header(name, *value);
+        }
+        if let Some(authorization) = &self.authorization {
+            request = request.header(header::AUTHORIZATION, authorization);
+        }
+        let request = request.body(Full::default()).map_err(|e| ApiError::bad_request(e.to_string()))?;
+        self.client.request(request).await.map_err(|e| unreachable_error(&chain(&e)))
+    }
+
     async fn object(&self, method: Method, path: &str, content_type: &str, body: Vec<u8>) -> Result<Arc<Object>, ApiError> {
         let bytes = self.request(method, path, content_type, body).await?;
         parse(&bytes).map(|v| Arc::new(Object(v)))
@@ -132,7 +153,7 @@ fn query(pairs: &[(&str, Option<&str>)]) -> String {
 }
 
 /// Percent-encodes everything but unreserved characters.
-fn escape(s: &str) -> String {
+pub fn escape(s: &str) -> String {
     s.bytes().fold(String::new(), |mut out, b| {
         if b.is_ascii_alphanumeric() || b"-._~".contains(&b) {
             out.push(char::from(b));

@@ -1,1 +1,17 @@
-//! (skeleton)
+//! Playing scenarios: boots a cluster, does the steps, watches, judges, and writes everything into the run log.
+//!
+//! [`play`] plays one scenario; [`suite`] plays a folder of them with live progress. Outcomes are kept apart: passed,
+//! failed (the system under test), broken (the harness), skipped, invalid (a fault did not do its work).
+#![deny(missing_docs)]
+
+mod apply;
+mod exec;
+mod judge;
+mod leaks;
+mod play;
+mod steps;
+pub mod suite;
+mod summary;
+mod watch;
+
+pub use play::{Failure, Outcome, PlayOptions, Trial, play};

@@ -1,1 +1,19 @@
-//! (skeleton)
+//! The scenario format, v1: a strict YAML model, its durations and its errors with line and column. Knows no runtime.
+//!
+//! One file, one behaviour, one `intent`. The trial's name is the file's path below the scenario folder without its
+//! extension; it is also the name in JUnit, the path of the snapshot and the anchor in the report.
+#![deny(missing_docs)]
+
+mod asserts;
+mod load;
+mod model;
+mod steps;
+#[cfg(test)]
+mod tests;
+mod time;
+
+pub use asserts::{Checkpoint, Eventually, EventMatch, Exactly, Holds, Leak, LogMatch, Matcher, RpcCount, StatusIs};
+pub use load::{LoadError, discover, load, parse};
+pub use model::{ApiVersion, Capability, ClusterNeeds, Kind, Scenario, Snapshot};
+pub use steps::{AgentAction, Apply, Delete, Exec, LabelNode, NodeAction, Pause, Step};
+pub use time::Span;

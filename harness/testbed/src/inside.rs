@@ -30,7 +30,40 @@ fn child_with_inner_pid(parent: i32, pid: i32) -> Option<i32> {
     children.split_whitespace().filter_map(|w| w.parse().ok()).find(|outer| inner(outer) == Some(pid))
 }
 
+/// A node's files and links, as this process can reach them.
+#[derive(Debug, Clone)]
+pub struct NodeInside {
+    pid: i32,
+    name: String,
+}
+
+impl NodeInside {
+    /// A path of the node as a path of this process.
+    pub fn path(&self, inside: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root", self.pid)).join(inside.trim_start_matches('/'))
+    }
+
+    /// Names of the node's network links.
+    ///
+    /// # Errors
+    /// [`ClusterError::Control`] when the node went away.
+    pub fn links(&self) -> Result<Vec<String>, ClusterError> {
+        let netns = PathBuf::from(format!("/proc/{}/ns/net", self.pid));
+        let list = podlab_cni::netlink::Netlink::open_in(&netns).and_then(|n| n.links());
+        let fail = |e| ClusterError::Control { name: self.name.clone(), source: io::Error::other(e) };
+        Ok(list.map_err(fail)?.into_iter().map(|l| l.name).collect())
+    }
+}
+
 impl Cluster {
+    /// Reaches into a node.
+    ///
+    /// # Errors
+    /// [`ClusterError::Control`] when it is down.
+    pub fn inside(&self, node: &str) -> Result<NodeInside, ClusterError> {
+        Ok(NodeInside { pid: self.pid_of(node)?, name: self.spec().name.clone() })
+    }
+
     /// Pid, as seen from here, of a node's init or of the plane (`plane`).
     ///
     /// # Errors
@@ -43,11 +76,6 @@ impl Cluster {
         let capsule = self.state().pid().ok_or_else(|| fail("its first process is gone".into()))?;
         let found = (inner > 0).then(|| child_with_inner_pid(capsule, inner)).flatten();
         found.ok_or_else(|| fail(format!("{part} is down")))
-    }
-
-    /// Root directory of a node, as a path of this process.
-    fn node_root(&self, node: &str) -> Result<PathBuf, ClusterError> {
-        Ok(PathBuf::from(format!("/proc/{}/root", self.pid_of(node)?)))
     }
 
     /// Moves this process into a node's namespaces; children are then inside its pid namespace as well. The process must
@@ -88,11 +116,10 @@ impl Cluster {
             return Ok(names);
         }
         for node in self.spec().node_names() {
-            let root = self.node_root(&node)?;
-            let inside = |path: &str| root.join(path.trim_start_matches('/'));
+            let node = self.inside(&node)?;
             for archive in archives {
                 let fail = |e: &dyn std::error::Error| ClusterError::Image { archive: archive.clone(), why: chain_of(e) };
-                let store = Store::open(&inside(CRI_ROOT).join("images"), &inside(CONTENT), true, Clock::real(), Rng::from_entropy());
+                let store = Store::open(&node.path(CRI_ROOT).join("images"), &node.path(CONTENT), true, Clock::real(), Rng::from_entropy());
                 let loaded = store.map_err(|e| fail(&e))?.import(archive).map_err(|e| fail(&e))?;
                 names.extend(loaded.into_iter().filter(|n| !names.contains(n)).collect::<Vec<_>>());
             }

@@ -5,7 +5,9 @@
 #![deny(missing_docs)]
 
 mod entry;
+pub mod fold;
 mod recorder;
 
+pub use fold::PodTimeline;
 pub use entry::{Entry, Event, Lane, Outcome, PodKey, SCHEMA_VERSION, Stage};
 pub use recorder::{MemorySink, Recorder, RecorderError, Sink};

@@ -1,0 +1,277 @@
+//! One scenario from boot to verdict.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use podlab_client::{http::HttpApi, kubeconfig};
+use podlab_clock::{Clock, Mono};
+use podlab_scenario::Scenario;
+use podlab_testbed::{Cluster, ClusterSpec, Zygote};
+use podlab_timeline::{
+    Entry, Event, PodKey, PodTimeline, Recorder,
+    fold::{fold, read_log},
+};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    exec,
+    steps::{Stage, StepError, chain},
+    watch::Watcher,
+};
+
+const BOOT_LIMIT: Duration = Duration::from_secs(60);
+const BUDGET: Duration = Duration::from_secs(180);
+/// Namespace scenarios are played in; each has a cluster of its own.
+const NAMESPACE: &str = "default";
+
+/// How to play.
+#[derive(Debug, Clone)]
+pub struct PlayOptions {
+    /// Folder for logs and reports.
+    pub out: PathBuf,
+    /// Seed of every component's randomness; 0 takes one from the kernel.
+    pub seed: u64,
+}
+
+/// What came of it. The words are kept apart everywhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every demand was met.
+    Passed,
+    /// The system under test did not do what was demanded.
+    Failed(Failure),
+    /// The harness could not do its part.
+    Broken(Failure),
+    /// A fault did not fire as often as it must have.
+    Invalid(String),
+}
+
+/// Where and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Part and number, e.g. `then[2]`.
+    pub step: String,
+    /// Expected against actual, or what broke.
+    pub why: String,
+    /// The Pods' events, statuses and logs at that moment.
+    pub context: String,
+}
+
+/// One played scenario.
+#[derive(Debug, Clone)]
+pub struct Trial {
+    /// Path below the scenario folder, without extension.
+    pub name: String,
+    /// What holds when it passes.
+    pub intent: String,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// From boot to verdict.
+    pub duration: Duration,
+    /// From boot to all nodes Ready.
+    pub boot: Duration,
+    /// When it began.
+    pub start: Mono,
+    /// Timelines by Pod.
+    pub timelines: BTreeMap<PodKey, PodTimeline>,
+    /// The run log.
+    pub log: PathBuf,
+    /// Normalised timelines to compare with what was recorded before; empty when the scenario keeps none.
+    pub snapshot: String,
+}
+
+/// Plays one scenario on a cluster of its own, which is gone afterwards. Dropping the future ends the cluster too.
+///
+/// The outcome carries every trouble; nothing is returned as an error.
+pub async fn play(zygote: &Zygote, name: &str, path: &Path, scenario: &Scenario, options: &PlayOptions) -> Trial {
+    let clock = Clock::real();
+    let start = clock.now();
+    let dir = options.out.join(name);
+    let log = dir.join("run.jsonl");
+    let mut trial = Trial {
+        name: name.to_owned(),
+        intent: scenario.intent.clone(),
+        outcome: Outcome::Passed,
+        duration: Duration::ZERO,
+        boot: Duration::ZERO,
+        start,
+        timelines: BTreeMap::new(),
+        log: log.clone(),
+        snapshot: String::new(),
+    };
+    let budget = scenario.budget.map_or(BUDGET, |b| b.0);
+    match clock.timeout(budget, on_cluster(zygote, path, scenario, options, &mut trial)).await {
+        Some(outcome) => trial.outcome = outcome,
+        None => trial.outcome = Outcome::Failed(failure("whole scenario", format!("not done within its budget of {budget:?}"))),
+    }
+    trial.duration = clock.now().since(start);
+    let entries = read_log(&log).unwrap_or_default();
+    trial.timelines = fold(&entries);
+    if trial.outcome == Outcome::Passed {
+        if let Some(why) = unfired(scenario, &entries) {
+            trial.outcome = Outcome::Invalid(why);
+        }
+    }
+    if let Some(snapshot) = &scenario.snapshot {
+        trial.snapshot = snapshot_of(&snapshot.timeline, &trial.timelines);
+    }
+    trial
+}
+
+fn failure(step: &str, why: String) -> Failure {
+    Failure { step: step.to_owned(), why, context: String::new() }
+}
+
+/// A fault that did not do its work makes the run worthless, whatever else held.
+fn unfired(scenario: &Scenario, entries: &[Entry]) -> Option<String> {
+    scenario.faults.iter().find_map(|fault| {
+        let fired = entries.iter().filter(|e| matches!(&e.event, Event::Run(v) if v.get("faultFired").and_then(|f| f.as_str()) == Some(&fault.id))).count();
+        let wanted = fault.must.fired?;
+        (u32::try_from(fired) != Ok(wanted)).then(|| format!("fault {} must have fired {wanted} times, and fired {fired}", fault.id))
+    })
+}
+
+fn snapshot_of(pods: &[String], timelines: &BTreeMap<PodKey, PodTimeline>) -> String {
+    let nodes = (1..=10).map(|i| (format!("node-{i}"), "<node>".to_owned()));
+    let names: Vec<(String, String)> = nodes.collect();
+    let mut out = String::new();
+    for pod in pods {
+        for timeline in timelines.iter().filter(|(k, _)| k.name == *pod && !k.uid.is_empty()).map(|(_, t)| t) {
+            out.push_str(&format!("pod {pod}\n{}", timeline.normal_form(&names)));
+        }
+    }
+    out
+}
+
+async fn on_cluster(zygote: &Zygote, path: &Path, scenario: &Scenario, options: &PlayOptions, trial: &mut Trial) -> Outcome {
+    let broken = |step: &str, why: String| Outcome::Broken(failure(step, why));
+    let clock = Clock::real();
+    let dir = trial.log.parent().unwrap_or_else(|| Path::new(".")).to_owned();
+    let prepared = std::fs::create_dir_all(&dir).and_then(|()| match std::fs::remove_file(&trial.log) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+        _ => std::path::absolute(&trial.log),
+    });
+    let log = match prepared {
+        Ok(log) => log,
+        Err(e) => return broken("prepare", format!("{}: {e}", dir.display())),
+    };
+    let spec = ClusterSpec {
+        nodes: scenario.cluster.nodes,
+        node_cpu_milli: scenario.cluster.node_cpu_milli,
+        tied_to_runner: true,
+        seed: options.seed,
+        run_log: Some(log.clone()),
+        faults: scenario.faults.clone(),
+        ..ClusterSpec::named(&unique_name())
+    };
+    let cluster = match Cluster::boot(zygote, spec) {
+        Ok(cluster) => cluster,
+        Err(e) => return broken("boot", chain(&e)),
+    };
+    if let Err(e) = cluster.wait_ready(clock, BOOT_LIMIT).await {
+        return broken("boot", format!("{}\n{}", chain(&e), tail(&cluster, "plane")));
+    }
+    trial.boot = clock.now().since(trial.start);
+    let outcome = match with_cluster(&cluster, path, scenario, &log).await {
+        Ok(outcome) => outcome,
+        Err(why) => broken("prepare", why),
+    };
+    keep_logs(&cluster, &dir);
+    // Ending it blocks for a few milliseconds; other trials run on other threads.
+    drop(cluster);
+    outcome
+}
+
+/// A name no other run has: pid and a counter.
+fn unique_name() -> String {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("run-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+fn tail(cluster: &Cluster, component: &str) -> String {
+    let text = std::fs::read_to_string(cluster.log_path(component)).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(20)..].join("\n")
+}
+
+fn keep_logs(cluster: &Cluster, dir: &Path) {
+    let nodes = cluster.spec().node_names();
+    for component in ["capsule", "plane"].into_iter().chain(nodes.iter().map(String::as_str)) {
+        // A missing log is no reason to lose the verdict.
+        let _ = std::fs::copy(cluster.log_path(component), dir.join(format!("{component}.log")));
+    }
+}
+
+async fn with_cluster(cluster: &Cluster, path: &Path, scenario: &Scenario, log: &Path) -> Result<Outcome, String> {
+    let clock = Clock::real();
+    let access = kubeconfig::load(&cluster.kubeconfig()).map_err(|e| chain(&e))?;
+    let api = HttpApi::new(&access).map_err(|e| chain(&e))?;
+    let client = cluster.client().map_err(|e| chain(&e))?;
+    let recorder = Recorder::to_file(log, clock).map_err(|e| chain(&e))?;
+    let watcher = Watcher::new(&recorder);
+    let stop = CancellationToken::new();
+    let mut stage = Stage {
+        cluster,
+        client: client.clone(),
+        api,
+        watcher: watcher.clone(),
+        clock,
+        namespace: NAMESPACE.to_owned(),
+        dir: path.parent().unwrap_or_else(|| Path::new(".")),
+        remembered: BTreeMap::new(),
+    };
+    let steps = async {
+        for (part, n, step) in scenario.steps() {
+            let at = format!("{part}[{n}]");
+            recorder.record(None, Event::Run(json!({"step": at, "state": "begins"})));
+            let result = stage.run(step).await;
+            recorder.record(None, Event::Run(json!({"step": at, "state": if result.is_ok() { "done" } else { "failed" }})));
+            if let Err(error) = result {
+                let context = context(&stage).await;
+                return match error {
+                    StepError::Failed(why) => Outcome::Failed(Failure { step: at, why, context }),
+                    StepError::Broken(why) => Outcome::Broken(Failure { step: at, why, context }),
+                };
+            }
+        }
+        Outcome::Passed
+    };
+    tokio::select! {
+        outcome = steps => Ok(outcome),
+        () = watcher.run(client, NAMESPACE.to_owned(), clock, stop) => Err("the watch ended".to_owned()),
+    }
+}
+
+/// What one wants to see when a step failed: every Pod's fields, its events, and the end of its logs.
+async fn context(stage: &Stage<'_>) -> String {
+    let mut out = String::new();
+    let (pods, events) = {
+        let seen = stage.watcher.look();
+        (seen.pods.values().cloned().collect::<Vec<_>>(), seen.events.values().cloned().collect::<Vec<_>>())
+    };
+    for pod in &pods {
+        out.push_str(&format!("Pod {}\n", pod.name()));
+        for (name, value) in crate::summary::fields(pod) {
+            out.push_str(&format!("  {name}: {value}\n"));
+        }
+        for e in events.iter().filter(|e| e.str_at(&["involvedObject", "name"]) == Some(pod.name())) {
+            let text = |key: &str| e.str_at(&[key]).unwrap_or_default();
+            out.push_str(&format!("  event {} {} ×{}: {}\n", text("type"), text("reason"), crate::watch::count(e), text("message")));
+        }
+        for status in crate::summary::container_statuses(pod) {
+            let name = status.get("name").and_then(|n| n.as_str()).unwrap_or_default();
+            if let Ok(text) = exec::logs(&stage.api, &stage.namespace, pod.name(), Some(name), false).await {
+                let lines: Vec<&str> = text.lines().collect();
+                for line in &lines[lines.len().saturating_sub(10)..] {
+                    out.push_str(&format!("  log {name}: {line}\n"));
+                }
+            }
+        }
+    }
+    out
+}

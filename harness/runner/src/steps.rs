@@ -1,0 +1,292 @@
+//! Doing one step. An `Err` is a failed demand; a [`StepError::Broken`] is the harness's own trouble.
+
+use std::{collections::BTreeMap, path::Path, time::Duration};
+
+use podlab_api::{
+    ApiError, Object, ResourceRef,
+    core::{Node, PersistentVolumeClaim, Pod},
+};
+use podlab_client::{Client, Collection, DeleteOptions, PatchKind, Target, http::HttpApi};
+use podlab_clock::Clock;
+use podlab_scenario::{
+    AgentAction, Apply, Checkpoint, Delete, Eventually, Exactly, Exec, Holds, LogMatch, Matcher, NodeAction, RpcCount,
+    StatusIs, Step,
+};
+use podlab_testbed::{AgentCommand, Cluster, ClusterError};
+use podlab_timeline::fold::{fold, read_log};
+use serde_json::{Value, json};
+
+use crate::{apply, exec, judge, leaks, watch::Watcher};
+
+/// How long something immediate may take before it counts as not so: an event travels apart from the status.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// Why a step did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StepError {
+    /// The system under test did something else than was demanded.
+    #[error("{0}")]
+    Failed(String),
+    /// The step could not be done.
+    #[error("{0}")]
+    Broken(String),
+}
+
+impl From<ClusterError> for StepError {
+    fn from(e: ClusterError) -> Self {
+        Self::Broken(chain(&e))
+    }
+}
+
+impl From<ApiError> for StepError {
+    fn from(e: ApiError) -> Self {
+        Self::Failed(format!("the API answered: {}", e.message))
+    }
+}
+
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    std::iter::successors(error.source(), |e| e.source()).fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+type Done = Result<(), StepError>;
+
+fn failed(text: impl Into<String>) -> Done {
+    Err(StepError::Failed(text.into()))
+}
+
+/// What steps work with.
+pub(crate) struct Stage<'a> {
+    pub(crate) cluster: &'a Cluster,
+    pub(crate) client: Client,
+    pub(crate) api: HttpApi,
+    pub(crate) watcher: Watcher,
+    pub(crate) clock: Clock,
+    pub(crate) namespace: String,
+    pub(crate) dir: &'a Path,
+    pub(crate) remembered: BTreeMap<String, (Checkpoint, Value)>,
+}
+
+impl Stage<'_> {
+    /// Does one step. Dropping it midway may leave its effect half done.
+    pub(crate) async fn run(&mut self, step: &Step) -> Done {
+        match step {
+            Step::Apply(a) => self.apply(a).await,
+            Step::Delete(d) => self.delete(d).await,
+            Step::Label(l) => {
+                let value = |v: &String| if v.is_empty() { Value::Null } else { v.as_str().into() };
+                let labels: serde_json::Map<_, _> = l.set.iter().map(|(k, v)| (k.clone(), value(v))).collect();
+                let body = json!({"metadata": {"labels": labels}});
+                self.client.all::<Node>().patch(&l.node, &PatchKind::Merge, &body).await?;
+                Ok(())
+            }
+            Step::Exec(e) => self.exec(e).await,
+            Step::Agent(a) => self.agent(a),
+            Step::Node(NodeAction::Crash(n)) => Ok(drop(self.cluster.control(&format!("crash {n}"))?)),
+            Step::Node(NodeAction::Boot(n)) => Ok(drop(self.cluster.control(&format!("boot {n}"))?)),
+            Step::Pause(p) => {
+                self.clock.sleep(p.duration.0).await;
+                Ok(())
+            }
+            Step::Eventually(e) => self.eventually(e).await,
+            Step::Holds(h) => self.holds(h).await,
+            Step::Exactly(e) => self.exactly(e).await,
+            Step::Status(s) => self.status(s).await,
+            Step::Logs(l) => self.logs(l).await,
+            Step::Checkpoint(c) => {
+                let value = self.field(&c.pod, &c.path)?;
+                self.remembered.insert(c.name.clone(), (c.clone(), value));
+                Ok(())
+            }
+            Step::Unchanged(name) => self.unchanged(name),
+            Step::Rpc(counts) => self.rpc(counts),
+            Step::LeakFree(kinds) => self.leak_free(kinds).await,
+        }
+    }
+
+    async fn apply(&self, a: &Apply) -> Done {
+        let yaml = match a {
+            Apply::Yaml(text) => text.clone(),
+            Apply::File(file) => {
+                let path = self.dir.join(file);
+                std::fs::read_to_string(&path).map_err(|e| StepError::Broken(format!("{}: {e}", path.display())))?
+            }
+        };
+        apply::apply(&self.client, &self.namespace, &yaml).await.map_err(|e| StepError::Failed(chain(&e)))
+    }
+
+    async fn delete(&self, d: &Delete) -> Done {
+        let (resource, name) = match (&d.pod, &d.claim) {
+            (Some(pod), _) => (ResourceRef::of::<Pod>(), pod),
+            (None, Some(claim)) => (ResourceRef::of::<PersistentVolumeClaim>(), claim),
+            (None, None) => return Err(StepError::Broken("delete names nothing".into())),
+        };
+        let collection = Collection { resource, namespace: Some(self.namespace.clone()) };
+        let target = Target { collection, name: name.clone(), subresource: None };
+        let options = DeleteOptions { grace_period: d.grace.map(|g| g.0), ..DeleteOptions::default() };
+        self.client.raw().delete(&target, &options).await?;
+        Ok(())
+    }
+
+    async fn exec(&self, e: &Exec) -> Done {
+        let out = exec::exec(&self.api, &self.namespace, &e.pod, e.container.as_deref(), &e.command).await?;
+        if out.code != e.exit_code {
+            return failed(format!("exit code: expected {}, actual {} {}; output: {:?}", e.exit_code, out.code, out.error, out.text));
+        }
+        match &e.contains {
+            Some(text) if !out.text.contains(text.as_str()) => failed(format!("output: expected to contain {text:?}, actual {:?}", out.text)),
+            _ => Ok(()),
+        }
+    }
+
+    fn agent(&self, a: &AgentAction) -> Done {
+        match a {
+            AgentAction::Kill(n) => self.cluster.agent(n, AgentCommand::Kill)?,
+            AgentAction::Stop(n) => self.cluster.agent(n, AgentCommand::Stop)?,
+            AgentAction::Start(n) => self.cluster.agent(n, AgentCommand::Start)?,
+            AgentAction::Restart(n) => {
+                self.cluster.agent(n, AgentCommand::Kill)?;
+                self.cluster.agent(n, AgentCommand::Start)?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn eventually(&self, e: &Eventually) -> Done {
+        self.wait_for(&e.what, e.within.0).await.map_err(StepError::Failed)
+    }
+
+    /// Waits for a match; the error says what was there instead at the end.
+    async fn wait_for(&self, what: &Matcher, within: Duration) -> Result<(), String> {
+        let mut changes = self.watcher.changes();
+        let mut last = String::new();
+        let wait = async {
+            loop {
+                changes.mark_unchanged();
+                match judge::matches(what, &self.watcher.look()) {
+                    Ok(()) => return,
+                    Err(why) => last = why,
+                }
+                if changes.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        match self.clock.timeout(within, wait).await {
+            Some(()) => Ok(()),
+            None => Err(format!("{}: not within {within:?}: {last}", what.pod)),
+        }
+    }
+
+    async fn holds(&self, h: &Holds) -> Done {
+        let mut changes = self.watcher.changes();
+        let broken = async {
+            loop {
+                changes.mark_unchanged();
+                if let Err(why) = judge::matches(&h.what, &self.watcher.look()) {
+                    return why;
+                }
+                if changes.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        match self.clock.timeout(h.duration.0, broken).await {
+            Some(why) => failed(format!("{}: did not hold for {:?}: {why}", h.what.pod, h.duration.0)),
+            None => Ok(()),
+        }
+    }
+
+    async fn exactly(&self, e: &Exactly) -> Done {
+        let mut changes = self.watcher.changes();
+        let enough = async {
+            while judge::events(&self.watcher.look(), &e.pod, &e.event) < e.n {
+                if changes.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        let _ = self.clock.timeout(SETTLE, enough).await;
+        let actual = judge::events(&self.watcher.look(), &e.pod, &e.event);
+        if actual == e.n { Ok(()) } else { failed(format!("event {} of {}: expected exactly {}, actual {actual}", e.event.reason, e.pod, e.n)) }
+    }
+
+    fn pod(&self, name: &str) -> Result<std::sync::Arc<Object>, StepError> {
+        self.watcher.look().pods.get(name).cloned().ok_or_else(|| StepError::Failed(format!("Pod {name} is not there")))
+    }
+
+    fn field(&self, pod: &str, path: &str) -> Result<Value, StepError> {
+        Ok(self.pod(pod)?.0.pointer(path).cloned().unwrap_or(Value::Null))
+    }
+
+    async fn status(&self, s: &StatusIs) -> Done {
+        let mut changes = self.watcher.changes();
+        let equal = async {
+            while self.field(&s.pod, &s.path).ok().as_ref() != Some(&s.equals) {
+                if changes.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        if self.clock.timeout(SETTLE, equal).await.is_some() {
+            return Ok(());
+        }
+        failed(format!("{} of {}: expected {}, actual {}", s.path, s.pod, s.equals, self.field(&s.pod, &s.path)?))
+    }
+
+    async fn logs(&self, l: &LogMatch) -> Done {
+        let deadline = self.clock.now().after(l.within.map_or(SETTLE, |w| w.0));
+        loop {
+            let text = exec::logs(&self.api, &self.namespace, &l.pod, l.container.as_deref(), l.previous).await;
+            let judged = match &text {
+                Ok(t) if l.contains.as_ref().is_some_and(|c| !t.contains(c.as_str())) => Err(format!("log of {}: expected to contain {:?}, actual {t:?}", l.pod, l.contains)),
+                Ok(t) if l.equals.as_ref().is_some_and(|e| t != e) => Err(format!("log of {}: expected {:?}, actual {t:?}", l.pod, l.equals)),
+                Ok(_) => Ok(()),
+                Err(e) => Err(format!("log of {}: {}", l.pod, e.message)),
+            };
+            match judged {
+                Ok(()) => return Ok(()),
+                Err(why) if self.clock.now() >= deadline => return failed(why),
+                // A log has no watch; asking again is the only way to wait for it.
+                Err(_) => self.clock.sleep(Duration::from_millis(50)).await,
+            }
+        }
+    }
+
+    fn unchanged(&self, name: &str) -> Done {
+        let Some((c, before)) = self.remembered.get(name) else {
+            return Err(StepError::Broken(format!("there is no checkpoint {name:?}")));
+        };
+        let now = self.field(&c.pod, &c.path)?;
+        if now == *before { Ok(()) } else { failed(format!("{} of {}: was {before}, now {now}", c.path, c.pod)) }
+    }
+
+    fn rpc(&self, counts: &BTreeMap<String, RpcCount>) -> Done {
+        let entries = read_log(&self.cluster.run_log()).map_err(|e| StepError::Broken(chain(&e)))?;
+        let timelines = fold(&entries);
+        for (call, wanted) in counts {
+            let (lane, method) = call.split_once('.').ok_or_else(|| StepError::Broken(format!("{call:?} is not <lane>.<method>")))?;
+            let lane = serde_json::from_value(Value::from(lane)).map_err(|_| StepError::Broken(format!("there is no lane {lane:?}")))?;
+            let actual: usize = timelines.values().map(|t| t.count(lane, method)).sum();
+            let ok = wanted.at_least.is_none_or(|n| actual >= n) && wanted.exactly.is_none_or(|n| actual == n);
+            if !ok {
+                return failed(format!("calls of {call}: expected {wanted:?}, actual {actual}"));
+            }
+        }
+        Ok(())
+    }
+
+    async fn leak_free(&self, kinds: &[podlab_scenario::Leak]) -> Done {
+        let deadline = self.clock.now().after(Duration::from_secs(10));
+        loop {
+            let left = leaks::find(self.cluster, kinds)?;
+            if left.is_empty() {
+                return Ok(());
+            }
+            if self.clock.now() >= deadline {
+                return failed(format!("left behind: {}", left.join(", ")));
+            }
+            // The kernel's leavings have no watch either.
+            self.clock.sleep(Duration::from_millis(100)).await;
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The runner's eyes: follows Pods and events, writes what changed into the run log, and lets assertions wait on it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures::StreamExt;
+use podlab_api::{
+    ApiError, Object, ResourceRef,
+    core::{Event as KubeEvent, Pod},
+};
+use podlab_client::{Client, Collection, ListOptions, WatchOptions, WatchType};
+use podlab_clock::Clock;
+use podlab_timeline::{Event, Lane, PodKey, Recorder, Stage};
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::summary;
+
+/// What is known of the cluster, as of the last change.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    /// Pods by name.
+    pub(crate) pods: BTreeMap<String, Arc<Object>>,
+    /// Names of Pods that were there and are gone.
+    pub(crate) gone: BTreeSet<String>,
+    /// Events by object name.
+    pub(crate) events: BTreeMap<String, Arc<Object>>,
+    fields: BTreeMap<(String, String), String>,
+    ready: BTreeSet<String>,
+}
+
+/// Shared view of the cluster. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Watcher {
+    seen: Arc<Mutex<Seen>>,
+    changed: watch::Sender<u64>,
+    recorder: Recorder,
+}
+
+impl Watcher {
+    pub(crate) fn new(recorder: &Recorder) -> Self {
+        Self { seen: Arc::default(), changed: watch::Sender::new(0), recorder: recorder.lane(Lane::Watch) }
+    }
+
+    /// A look at what is known now.
+    pub(crate) fn look(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A receiver that changes with every change of what is known.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// Follows Pods and events of a namespace until `shutdown`, over API restarts.
+    pub(crate) async fn run(self, client: Client, namespace: String, clock: Clock, shutdown: CancellationToken) {
+        let both = async {
+            tokio::join!(
+                self.follow(&client, ResourceRef::of::<Pod>(), &namespace, clock),
+                self.follow(&client, ResourceRef::of::<KubeEvent>(), &namespace, clock)
+            )
+        };
+        let _ = shutdown.run_until_cancelled(both).await;
+    }
+
+    async fn follow(&self, client: &Client, resource: ResourceRef, namespace: &str, clock: Clock) {
+        let collection = Collection { resource, namespace: Some(namespace.to_owned()) };
+        loop {
+            if self.follow_once(client, &collection).await.is_err() {
+                clock.sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+
+    async fn follow_once(&self, client: &Client, collection: &Collection) -> Result<(), ApiError> {
+        let list = client.raw().list(collection, &ListOptions::default()).await?;
+        let is_pod = collection.resource.kind == "Pod";
+        for object in &list.items {
+            self.take(is_pod, WatchType::Added, object);
+        }
+        if is_pod {
+            let present: BTreeSet<&str> = list.items.iter().map(|o| o.name()).collect();
+            let lost: Vec<Arc<Object>> = self.look().pods.values().filter(|p| !present.contains(p.name())).cloned().collect();
+            lost.iter().for_each(|pod| self.take(true, WatchType::Deleted, pod));
+        }
+        let options = WatchOptions { resource_version: Some(list.resource_version), ..WatchOptions::default() };
+        let mut stream = client.raw().watch(collection, &options).await?;
+        while let Some(event) = stream.next().await {
+            let event = event?;
+            if event.kind != WatchType::Bookmark {
+                self.take(is_pod, event.kind, &event.object);
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&self, is_pod: bool, kind: WatchType, object: &Arc<Object>) {
+        if is_pod { self.take_pod(kind, object) } else { self.take_event(object) }
+        self.changed.send_modify(|n| *n += 1);
+    }
+
+    fn take_pod(&self, kind: WatchType, pod: &Arc<Object>) {
+        let key = pod_key(pod);
+        let mut seen = self.look();
+        if kind == WatchType::Deleted {
+            seen.pods.remove(pod.name());
+            seen.gone.insert(pod.name().to_owned());
+            seen.fields.retain(|(uid, _), _| uid != pod.uid());
+            drop(seen);
+            self.recorder.record(Some(key), Event::Field { name: "gone".into(), value: "gone".into() });
+            return;
+        }
+        seen.gone.remove(pod.name());
+        seen.pods.insert(pod.name().to_owned(), pod.clone());
+        let values = summary::fields(pod);
+        let is_ready = values.iter().any(|(n, v)| n == "condition/Ready" && v.starts_with("True"));
+        let newly_ready = is_ready && seen.ready.insert(pod.uid().to_owned());
+        let changed: Vec<(String, String)> = values
+            .into_iter()
+            .filter(|(name, value)| seen.fields.insert((pod.uid().to_owned(), name.clone()), value.clone()).as_ref() != Some(value))
+            .collect();
+        drop(seen);
+        if newly_ready {
+            self.recorder.stage(&key, Stage::Seen);
+        }
+        for (name, value) in changed {
+            self.recorder.record(Some(key.clone()), Event::Field { name, value });
+        }
+    }
+
+    fn take_event(&self, event: &Arc<Object>) {
+        self.look().events.insert(event.name().to_owned(), event.clone());
+        let text = |path: &[&str]| event.str_at(path).unwrap_or_default().to_owned();
+        if text(&["involvedObject", "kind"]) != "Pod" {
+            return;
+        }
+        let key = PodKey {
+            namespace: text(&["involvedObject", "namespace"]),
+            name: text(&["involvedObject", "name"]),
+            uid: text(&["involvedObject", "uid"]),
+        };
+        let source = Some(text(&["source", "component"])).filter(|s| !s.is_empty()).unwrap_or_else(|| text(&["reportingComponent"]));
+        self.recorder.record(Some(key), Event::KubeEvent {
+            kind: text(&["type"]),
+            reason: text(&["reason"]),
+            message: text(&["message"]),
+            source,
+            count: count(event),
+            field_path: text(&["involvedObject", "fieldPath"]),
+        });
+    }
+}
+
+/// How often an event happened.
+pub(crate) fn count(event: &Object) -> u32 {
+    let number = |v: Option<&Value>| v.and_then(Value::as_u64).filter(|n| *n > 0);
+    let n = number(event.at(&["count"])).or_else(|| number(event.at(&["series", "count"]))).unwrap_or(1);
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+/// The timeline key of a Pod.
+pub(crate) fn pod_key(pod: &Object) -> PodKey {
+    PodKey { namespace: pod.namespace().unwrap_or_default().to_owned(), name: pod.name().to_owned(), uid: pod.uid().to_owned() }
+}

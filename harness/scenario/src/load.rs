@@ -1,0 +1,124 @@
+//! From files to scenarios, with errors that point at line and column.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::{Scenario, Step};
+
+/// Larger files are refused unread.
+const MAX_BYTES: u64 = 256 << 10;
+
+/// Why a scenario could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file could not be read.
+    #[error("{path}: {source}")]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It is larger than any scenario.
+    #[error("{0}: larger than 256 KiB; a scenario is one behaviour")]
+    TooLarge(PathBuf),
+    /// It is not a scenario. The text has line, column and the lines around.
+    #[error("{path}: {text}")]
+    Invalid {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong and where.
+        text: String,
+    },
+}
+
+/// Reads one file.
+///
+/// # Errors
+/// [`LoadError`].
+pub fn load(path: &Path) -> Result<Scenario, LoadError> {
+    let read = |source| LoadError::Read { path: path.to_owned(), source };
+    if fs::metadata(path).map_err(read)?.len() > MAX_BYTES {
+        return Err(LoadError::TooLarge(path.to_owned()));
+    }
+    parse(&fs::read_to_string(path).map_err(read)?, path)
+}
+
+/// Reads a scenario from text; `path` is for messages and for files it refers to.
+///
+/// # Errors
+/// [`LoadError::Invalid`].
+pub fn parse(text: &str, path: &Path) -> Result<Scenario, LoadError> {
+    let invalid = |text: String| LoadError::Invalid { path: path.to_owned(), text };
+    let scenario: Scenario = serde_saphyr::from_str(text).map_err(|e| invalid(e.to_string()))?;
+    check(&scenario, path).map_err(invalid)?;
+    Ok(scenario)
+}
+
+/// What the types cannot say.
+fn check(scenario: &Scenario, path: &Path) -> Result<(), String> {
+    if scenario.intent.trim().is_empty() {
+        return Err("intent must say in one sentence what holds when the scenario passes".into());
+    }
+    if scenario.then.is_empty() {
+        return Err("then must demand something; a scenario without an assertion cannot fail".into());
+    }
+    if !(1..=10).contains(&scenario.cluster.nodes) {
+        return Err("cluster.nodes must be between 1 and 10".into());
+    }
+    for (part, n, step) in scenario.steps() {
+        let wrong = |text: &str| Err(format!("{part}[{n}]: {text}"));
+        match step {
+            Step::Apply(crate::Apply::File(file)) => {
+                let full = path.parent().unwrap_or_else(|| Path::new(".")).join(file);
+                if file.contains("..") || !full.is_file() {
+                    return wrong(&format!("apply.file {file:?} is not a file beside the scenario"));
+                }
+            }
+            Step::Delete(d) if d.pod.is_some() == d.claim.is_some() => return wrong("delete needs exactly one of pod and claim"),
+            Step::Logs(l) if l.contains.is_none() && l.equals.is_none() => return wrong("logs needs contains or equals"),
+            Step::Eventually(e) if is_empty(&e.what) => return wrong("eventually.match demands nothing but the Pod's name"),
+            Step::Holds(h) if is_empty(&h.what) => return wrong("holds.match demands nothing but the Pod's name"),
+            Step::Pause(p) if p.because.trim().is_empty() => return wrong("pause.because must give the reason"),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn is_empty(m: &crate::Matcher) -> bool {
+    *m == crate::Matcher { pod: m.pod.clone(), ..crate::Matcher::default() }
+}
+
+/// All scenario files below a folder with their names, sorted: `*.yaml`, without folders that begin with `_` or hold
+/// schemas.
+///
+/// # Errors
+/// [`LoadError::Read`] when the folder cannot be read.
+pub fn discover(root: &Path) -> Result<Vec<(String, PathBuf)>, LoadError> {
+    let mut found = Vec::new();
+    walk(root, root, &mut found)?;
+    found.sort();
+    Ok(found)
+}
+
+fn walk(root: &Path, dir: &Path, found: &mut Vec<(String, PathBuf)>) -> Result<(), LoadError> {
+    let read = |source| LoadError::Read { path: dir.to_owned(), source };
+    for entry in fs::read_dir(dir).map_err(read)? {
+        let path = entry.map_err(read)?.path();
+        let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        if path.is_dir() {
+            if !name.starts_with('_') && name != "schema" {
+                walk(root, &path, found)?;
+            }
+        } else if name.ends_with(".yaml")
+            && let Ok(relative) = path.strip_prefix(root)
+        {
+            found.push((relative.with_extension("").display().to_string(), path));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,116 @@
+//! The top of a scenario.
+
+use podlab_fault::Fault;
+use serde::Deserialize;
+
+use crate::{Span, Step};
+
+/// The only version there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum ApiVersion {
+    /// `podlab/v1`.
+    #[serde(rename = "podlab/v1")]
+    V1,
+}
+
+/// What a file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum Kind {
+    /// One behaviour to play.
+    Scenario,
+}
+
+/// What a scenario needs of the place it is played in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum Capability {
+    /// Two nodes.
+    #[serde(rename = "nodes.2")]
+    TwoNodes,
+    /// Faults at the CNI seam.
+    #[serde(rename = "fault.cni")]
+    FaultCni,
+    /// Killing and starting a node's agent.
+    #[serde(rename = "node.agent")]
+    NodeAgent,
+    /// Taking a whole node down and up.
+    #[serde(rename = "node.power")]
+    NodePower,
+    /// Memory limits that kill.
+    #[serde(rename = "kernel.oom")]
+    KernelOom,
+}
+
+/// Size of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ClusterNeeds {
+    /// Number of nodes.
+    pub nodes: u8,
+    /// CPUs of each node, in thousandths.
+    pub node_cpu_milli: u64,
+}
+
+impl Default for ClusterNeeds {
+    fn default() -> Self {
+        Self { nodes: 1, node_cpu_milli: 2000 }
+    }
+}
+
+/// What is kept of the run and compared with what was recorded before.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Snapshot {
+    /// Pods whose normalised timelines are kept.
+    pub timeline: Vec<String>,
+}
+
+/// One scenario.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Scenario {
+    /// Format version.
+    pub api_version: ApiVersion,
+    /// What this file is.
+    pub kind: Kind,
+    /// What holds when it passes, in one sentence.
+    pub intent: String,
+    /// Where the rule comes from: a specification's section or an upstream path.
+    #[serde(default)]
+    pub source: Option<String>,
+    /// Free words to select by.
+    #[serde(default)]
+    pub tags: Vec<String>,
+    /// Capabilities without which it is skipped.
+    #[serde(default)]
+    pub requires: Vec<Capability>,
+    /// The cluster it is played on.
+    #[serde(default)]
+    pub cluster: ClusterNeeds,
+    /// What goes wrong at the seams.
+    #[serde(default)]
+    pub faults: Vec<Fault>,
+    /// Before the behaviour.
+    #[serde(default)]
+    pub given: Vec<Step>,
+    /// The behaviour.
+    #[serde(default)]
+    pub when: Vec<Step>,
+    /// What must be true.
+    #[serde(default)]
+    pub then: Vec<Step>,
+    /// What is kept of it.
+    #[serde(default)]
+    pub snapshot: Option<Snapshot>,
+    /// The whole may take this long.
+    #[serde(default)]
+    pub budget: Option<Span>,
+}
+
+impl Scenario {
+    /// All steps in order, each with the part it stands in and its number there, from 1.
+    pub fn steps(&self) -> impl Iterator<Item = (&'static str, usize, &Step)> {
+        [("given", &self.given), ("when", &self.when), ("then", &self.then)]
+            .into_iter()
+            .flat_map(|(name, steps)| steps.iter().enumerate().map(move |(i, s)| (name, i + 1, s)))
+    }
+}

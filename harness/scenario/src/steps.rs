@@ -1,0 +1,136 @@
+//! What a scenario can do and demand, one word a step.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::{
+    Span,
+    asserts::{Checkpoint, Eventually, Exactly, Holds, Leak, LogMatch, RpcCount, StatusIs},
+};
+
+/// One step.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Step {
+    /// Creates or updates objects.
+    Apply(Apply),
+    /// Deletes a Pod, or another object.
+    Delete(Delete),
+    /// Sets labels on a node; an empty value removes one.
+    Label(LabelNode),
+    /// Runs a command in a container and looks at its result.
+    Exec(Exec),
+    /// Acts on a node's agent; containers live on.
+    Agent(AgentAction),
+    /// Acts on a whole node.
+    Node(NodeAction),
+    /// Lets time pass that nothing can be observed in. Lint refuses it where a condition would do.
+    Pause(Pause),
+    /// Waits until something is true.
+    Eventually(Eventually),
+    /// Demands that something stays true.
+    Holds(Holds),
+    /// Demands an exact number of events.
+    Exactly(Exactly),
+    /// Looks at a field of an object now.
+    Status(StatusIs),
+    /// Looks at a container's log.
+    Logs(LogMatch),
+    /// Remembers a field.
+    Checkpoint(Checkpoint),
+    /// Demands that a remembered field has not changed.
+    Unchanged(String),
+    /// Counts calls at the seams by `<lane>.<method>`.
+    Rpc(BTreeMap<String, RpcCount>),
+    /// Demands that nothing is left of deleted Pods on any node.
+    LeakFree(Vec<Leak>),
+}
+
+/// Objects to apply: written here, or in a file beside the scenario.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum Apply {
+    /// YAML documents, as `kubectl apply -f -` takes them.
+    Yaml(String),
+    /// A path relative to the scenario.
+    File(String),
+}
+
+/// What to delete.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Delete {
+    /// Name of a Pod.
+    #[serde(default)]
+    pub pod: Option<String>,
+    /// Name of a claim.
+    #[serde(default)]
+    pub claim: Option<String>,
+    /// Grace period instead of the Pod's own.
+    #[serde(default)]
+    pub grace: Option<Span>,
+}
+
+/// Labels for a node.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LabelNode {
+    /// The node.
+    pub node: String,
+    /// Labels to set.
+    pub set: BTreeMap<String, String>,
+}
+
+/// A command in a container.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Exec {
+    /// The Pod.
+    pub pod: String,
+    /// The container; the first when absent.
+    #[serde(default)]
+    pub container: Option<String>,
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Exit code it must have.
+    #[serde(default)]
+    pub exit_code: i32,
+    /// Text its output must contain.
+    #[serde(default)]
+    pub contains: Option<String>,
+}
+
+/// What to do to a node's agent.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum AgentAction {
+    /// SIGKILL.
+    Kill(String),
+    /// SIGTERM.
+    Stop(String),
+    /// Start.
+    Start(String),
+    /// SIGKILL and start.
+    Restart(String),
+}
+
+/// What to do to a node.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum NodeAction {
+    /// Power off without warning.
+    Crash(String),
+    /// Power on.
+    Boot(String),
+}
+
+/// A pause with the reason for it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Pause {
+    /// How long.
+    pub duration: Span,
+    /// Why nothing can be waited for instead.
+    pub because: String,
+}
