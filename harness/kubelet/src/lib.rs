@@ -28,6 +28,9 @@ mod server;
 mod csi;
 mod host;
 mod runtime;
+pub mod fake;
+#[cfg(test)]
+mod tests;
 
 pub use config::{ImagePulls, KubeletConfig, ServerConfig, ServerTls};
 pub use csi::{

@@ -1,0 +1,304 @@
+//! A host in memory: files, links, mounts and cgroups as a tree of paths.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::{Component, Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use podlab_clock::Clock;
+use podlab_lifecycle::resources::PodCgroupLimits;
+
+use crate::host::{CgroupStats, DiskStats, FileKind, Health, Host, HttpAnswer, HttpProbe, Machine, Stat, Tmpfs};
+
+#[derive(Debug, Clone)]
+struct Node {
+    kind: FileKind,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    bytes: Vec<u8>,
+    target: PathBuf,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    files: BTreeMap<PathBuf, Node>,
+    mounts: BTreeSet<PathBuf>,
+    cgroups: BTreeMap<String, PodCgroupLimits>,
+}
+
+/// A machine in memory.
+pub struct MemoryHost {
+    clock: Clock,
+    machine: Machine,
+    state: Mutex<State>,
+}
+
+impl MemoryHost {
+    /// An empty machine.
+    pub fn new(clock: Clock, machine: Machine) -> Arc<Self> {
+        let state = State::default();
+        let host = Self { clock, machine, state: Mutex::new(state) };
+        host.put(Path::new("/"), FileKind::Dir, 0o755, Vec::new(), PathBuf::new());
+        Arc::new(host)
+    }
+
+    /// Mount points there are.
+    pub fn mounts(&self) -> Vec<PathBuf> {
+        self.state.lock().mounts.iter().cloned().collect()
+    }
+
+    /// Cgroups there are, with their limits.
+    pub fn cgroups(&self) -> BTreeMap<String, PodCgroupLimits> {
+        self.state.lock().cgroups.clone()
+    }
+
+    fn put(&self, path: &Path, kind: FileKind, mode: u32, bytes: Vec<u8>, target: PathBuf) {
+        self.state.lock().files.insert(path.to_owned(), Node { kind, mode, uid: 0, gid: 0, bytes, target });
+    }
+
+    /// Follows links, those in the middle of the path included.
+    fn resolve(&self, path: &Path, follow_last: bool) -> io::Result<PathBuf> {
+        let state = self.state.lock();
+        let mut at = PathBuf::from("/");
+        let mut rest: Vec<PathBuf> = path.components().rev().map(|c| PathBuf::from(c.as_os_str())).collect();
+        for _ in 0..100 {
+            let Some(part) = rest.pop() else { return Ok(at) };
+            match part.components().next() {
+                Some(Component::Normal(_)) => {}
+                Some(Component::ParentDir) => {
+                    at.pop();
+                    continue;
+                }
+                _ => continue,
+            }
+            let next = at.join(&part);
+            match state.files.get(&next) {
+                Some(n) if n.kind == FileKind::Symlink && (follow_last || !rest.is_empty()) => {
+                    if n.target.is_absolute() {
+                        at = PathBuf::from("/");
+                    }
+                    rest.extend(n.target.components().rev().map(|c| PathBuf::from(c.as_os_str())));
+                }
+                _ => at = next,
+            }
+        }
+        Err(io::Error::other("too many links"))
+    }
+
+    fn node(&self, path: &Path, follow: bool) -> io::Result<Node> {
+        let path = self.resolve(path, follow)?;
+        self.state.lock().files.get(&path).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn change(&self, path: &Path, follow: bool, change: impl FnOnce(&mut Node)) -> io::Result<()> {
+        let path = self.resolve(path, follow)?;
+        let mut state = self.state.lock();
+        let node = state.files.get_mut(&path).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        change(node);
+        Ok(())
+    }
+}
+
+fn to_stat(n: &Node) -> Stat {
+    Stat { kind: n.kind, mode: n.mode, uid: n.uid, gid: n.gid, size: n.bytes.len() as u64 }
+}
+
+#[async_trait]
+impl Host for MemoryHost {
+    fn create_dir_all(&self, path: &Path, mode: u32) -> io::Result<()> {
+        let path = self.resolve(path, true)?;
+        let mut state = self.state.lock();
+        for dir in path.ancestors() {
+            let mode = if dir == path { mode } else { 0o755 };
+            state.files.entry(dir.to_owned()).or_insert(Node {
+                kind: FileKind::Dir,
+                mode,
+                uid: 0,
+                gid: 0,
+                bytes: Vec::new(),
+                target: PathBuf::new(),
+            });
+        }
+        Ok(())
+    }
+
+    fn write(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+        let path = self.resolve(path, true)?;
+        if !path.parent().is_some_and(|p| self.state.lock().files.contains_key(p)) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        self.put(&path, FileKind::File, mode, bytes.to_vec(), PathBuf::new());
+        Ok(())
+    }
+
+    fn read_at(&self, path: &Path, offset: u64, max: usize) -> io::Result<Vec<u8>> {
+        let n = self.node(path, true)?;
+        let begin = usize::try_from(offset).unwrap_or(usize::MAX).min(n.bytes.len());
+        Ok(n.bytes[begin..n.bytes.len().min(begin.saturating_add(max))].to_vec())
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
+        let path = self.resolve(path, true)?;
+        let state = self.state.lock();
+        if !state.files.contains_key(&path) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let children = state.files.keys().filter(|p| p.parent() == Some(path.as_path()));
+        Ok(children.filter_map(|p| p.file_name()).map(|n| n.to_string_lossy().into_owned()).collect())
+    }
+
+    fn stat(&self, path: &Path) -> io::Result<Stat> {
+        self.node(path, true).map(|n| to_stat(&n))
+    }
+
+    fn lstat(&self, path: &Path) -> io::Result<Stat> {
+        self.node(path, false).map(|n| to_stat(&n))
+    }
+
+    fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
+        let n = self.node(path, false)?;
+        if n.kind == FileKind::Symlink { Ok(n.target) } else { Err(io::ErrorKind::InvalidInput.into()) }
+    }
+
+    fn symlink(&self, target: &Path, link: &Path) -> io::Result<()> {
+        let link = self.resolve(link, false)?;
+        if self.state.lock().files.contains_key(&link) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        self.put(&link, FileKind::Symlink, 0o777, Vec::new(), target.to_owned());
+        Ok(())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let (from, to) = (self.resolve(from, false)?, self.resolve(to, false)?);
+        let mut state = self.state.lock();
+        let moved: Vec<PathBuf> = state.files.keys().filter(|p| p.starts_with(&from)).cloned().collect();
+        if moved.is_empty() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        for p in moved {
+            let rest = p.strip_prefix(&from).map(Path::to_owned).unwrap_or_default();
+            if let Some(n) = state.files.remove(&p) {
+                let target = if rest.as_os_str().is_empty() { to.clone() } else { to.join(rest) };
+                state.files.insert(target, n);
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        let path = self.resolve(path, false)?;
+        self.state.lock().files.remove(&path);
+        Ok(())
+    }
+
+    fn remove_tree(&self, path: &Path) -> io::Result<()> {
+        let path = self.resolve(path, false)?;
+        let mut state = self.state.lock();
+        if state.mounts.iter().any(|m| m.starts_with(&path)) {
+            return Err(io::Error::other(format!("{} still has mounts below it", path.display())));
+        }
+        state.files.retain(|p, _| !p.starts_with(&path));
+        Ok(())
+    }
+
+    fn chown(&self, path: &Path, uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {
+        self.change(path, false, |n| {
+            n.uid = uid.unwrap_or(n.uid);
+            n.gid = gid.unwrap_or(n.gid);
+        })
+    }
+
+    fn chmod(&self, path: &Path, mode: u32) -> io::Result<()> {
+        self.change(path, true, |n| n.mode = mode)
+    }
+
+    fn mount_tmpfs(&self, target: &Path, options: Tmpfs) -> io::Result<()> {
+        self.change(target, true, |n| n.mode = options.mode)?;
+        self.state.lock().mounts.insert(target.to_owned());
+        Ok(())
+    }
+
+    fn bind_mount(&self, source: &Path, target: &Path) -> io::Result<()> {
+        self.node(source, true)?;
+        self.state.lock().mounts.insert(target.to_owned());
+        Ok(())
+    }
+
+    fn bind_subpath(&self, base: &Path, relative: &Path, target: &Path, mode: u32) -> io::Result<()> {
+        self.create_dir_all(&base.join(relative), mode)?;
+        self.create_dir_all(target, 0o750)?;
+        self.state.lock().mounts.insert(target.to_owned());
+        Ok(())
+    }
+
+    fn unmount(&self, target: &Path) -> io::Result<()> {
+        let mut state = self.state.lock();
+        if state.mounts.remove(target) {
+            // What lay on the mount is gone with it.
+            state.files.retain(|p, _| p == target || !p.starts_with(target));
+        }
+        Ok(())
+    }
+
+    fn mounts_under(&self, prefix: &Path) -> io::Result<Vec<PathBuf>> {
+        Ok(self.state.lock().mounts.iter().rev().filter(|m| m.starts_with(prefix)).cloned().collect())
+    }
+
+    fn cgroup_apply(&self, path: &str, limits: &PodCgroupLimits) -> io::Result<()> {
+        self.state.lock().cgroups.insert(path.to_owned(), *limits);
+        Ok(())
+    }
+
+    fn cgroup_remove(&self, path: &str) -> io::Result<()> {
+        self.state.lock().cgroups.retain(|p, _| p != path && !p.starts_with(&format!("{path}/")));
+        Ok(())
+    }
+
+    fn cgroup_children(&self, path: &str) -> io::Result<Vec<String>> {
+        let prefix = format!("{}/", path.trim_end_matches('/'));
+        let state = self.state.lock();
+        let below = state.cgroups.keys().filter_map(|p| p.strip_prefix(&prefix)).filter(|r| !r.contains('/'));
+        Ok(below.map(str::to_owned).collect())
+    }
+
+    fn cgroup_stats(&self, _path: &str) -> io::Result<CgroupStats> {
+        Ok(CgroupStats::default())
+    }
+
+    fn machine(&self) -> Machine {
+        self.machine.clone()
+    }
+
+    fn disk(&self, _path: &Path) -> io::Result<DiskStats> {
+        Ok(DiskStats { capacity: 100 << 30, available: 90 << 30, used: 10 << 30, inodes: 1 << 20, inodes_free: 1 << 20 })
+    }
+
+    fn usage(&self, path: &Path) -> io::Result<(u64, u64)> {
+        let state = self.state.lock();
+        let below = state.files.iter().filter(|(p, _)| p.starts_with(path));
+        Ok(below.fold((0, 0), |(b, n), (_, f)| (b + f.bytes.len() as u64, n + 1)))
+    }
+
+    async fn changed(&self, _path: &Path, wait: Duration) {
+        self.clock.sleep(wait).await;
+    }
+
+    async fn http_get(&self, probe: &HttpProbe, _timeout: Duration) -> Result<HttpAnswer, String> {
+        Err(format!("dial tcp {}:{}: connect: connection refused", probe.host, probe.port))
+    }
+
+    async fn tcp_dial(&self, host: &str, port: u16, _timeout: Duration) -> Result<(), String> {
+        Err(format!("dial tcp {host}:{port}: connect: connection refused"))
+    }
+
+    async fn grpc_health(&self, host: &str, port: u16, _service: &str, _timeout: Duration) -> Result<Health, String> {
+        Err(format!("dial tcp {host}:{port}: connect: connection refused"))
+    }
+}
