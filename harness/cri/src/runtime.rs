@@ -51,6 +51,7 @@ pub struct Runtime {
     pub(crate) tokens: Tokens,
     pub(crate) tasks: TaskTracker,
     pub(crate) bounding: crate::sys::caps::Caps,
+    pub(crate) in_user_namespace: bool,
     pub(crate) pause: PathBuf,
     /// Ends the tasks that move output; what they have not moved stays where init keeps it.
     pub(crate) outputs_end: CancellationToken,
@@ -104,6 +105,7 @@ impl Runtime {
             puller: Puller::new(Arc::clone(&images), config.registries.clone(), clock),
             journal: Journal::open(&config.root.join("state.jsonl")).map_err(Error::io("open the runtime's state"))?,
             bounding: crate::sys::caps::Caps::bounding().map_err(Error::io("read the capability bounding set"))?,
+            in_user_namespace: crate::sys::proc::in_user_namespace(),
             recorder: recorder.lane(Lane::Cri),
             tokens: Tokens::new(clock, rng.fork("tokens")),
             events: broadcast::Sender::new(4096),

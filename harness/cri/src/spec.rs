@@ -254,6 +254,7 @@ impl Runtime {
             privileged: s.privileged,
             mounts,
             devices: devices.collect(),
+            unprivileged: self.in_user_namespace,
             shm: Some(if host_ipc { PathBuf::from("/dev/shm") } else { dir.join("shm") }),
             cgroups,
             masked: if s.privileged { Vec::new() } else { s.masked_paths.clone() },

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     bridge::Bridge,
+    cgroup::{Cgroups, Version},
     config::BridgeConfig,
     init::{Init, InitConfig},
     network::NetworkPlugin,
@@ -26,8 +27,16 @@ pub fn config(listen: PathBuf, root: PathBuf) -> BridgeConfig {
 ///
 /// # Errors
 /// What the kernel refuses to the init; errors of the bridge are printed and give exit code 2.
-pub fn serve(config: BridgeConfig, network: impl Fn(Clock) -> Arc<dyn NetworkPlugin>) -> io::Result<i32> {
+pub fn serve(mut config: BridgeConfig, network: impl Fn(Clock) -> Arc<dyn NetworkPlugin>) -> io::Result<i32> {
     let clock = Clock::real();
+    let cgroups = Cgroups::detect(config.cgroup_base.as_deref())?;
+    if cgroups.version() == Version::V2 && config.cgroup_base.is_none() {
+        // A group that has processes cannot have limited groups below it, so this process moves aside.
+        config.cgroup_base = Some(Cgroups::own_path()?);
+        let aside = cgroups.group("podlab-bridge");
+        aside.create()?;
+        aside.enter()?;
+    }
     let init = InitConfig { socket: config.init_socket.clone(), run_dir: config.run.clone(), start_agent: true, lifeline: None };
     let (read, write) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC | nix::fcntl::OFlag::O_NONBLOCK)?;
     let mut agent = || {
@@ -40,6 +49,7 @@ pub fn serve(config: BridgeConfig, network: impl Fn(Clock) -> Arc<dyn NetworkPlu
         if result.is_ok() { 0 } else { 2 }
     };
     Init::new(init, clock)?.keep_agent().run(&mut agent);
+    cgroups.group(&config.default_cgroup_parent).remove_empty();
     let mut code = [0];
     Ok(match nix::unistd::read(&read, &mut code) {
         Ok(1) => i32::from(code[0]),

@@ -47,7 +47,7 @@ impl Cgroups {
         let unified_has = |dir: &Path| fs::read_to_string(dir.join("cgroup.controllers")).unwrap_or_default();
         let hierarchies = parse(&mounts, &own, base, unified_has);
         if hierarchies.is_empty() {
-            return Err(io::Error::other("no cgroup hierarchy with a memory or cpu controller is mounted"));
+            return Err(io::Error::other("no cgroup hierarchy is mounted (a version 1 one with a memory or cpu controller, or version 2)"));
         }
         Ok(Self { hierarchies: Arc::new(hierarchies) })
     }
@@ -55,6 +55,14 @@ impl Cgroups {
     /// The version whose files hold the limits.
     pub fn version(&self) -> Version {
         self.hierarchies.first().map_or(Version::V1, |h| h.version)
+    }
+
+    /// This process's own group in the unified hierarchy.
+    ///
+    /// # Errors
+    /// When `/proc/self/cgroup` cannot be read.
+    pub fn own_path() -> io::Result<String> {
+        Ok(own_path(&fs::read_to_string("/proc/self/cgroup")?, str::is_empty).to_owned())
     }
 
     /// A group by its path below the base; a leading slash does not matter, `..` is dropped.
@@ -99,7 +107,8 @@ fn parse(mounts: &str, own: &str, base: Option<&str>, unified: impl Fn(&Path) ->
         v1.sort_by_key(|h| WANTED.iter().position(|w| h.controllers.iter().any(|c| c == w)));
         v1
     } else {
-        v2.filter(main).into_iter().collect()
+        // Even one without a controller tells what belongs together; limits then have nowhere to go.
+        v2.into_iter().collect()
     }
 }
 

@@ -53,7 +53,8 @@ impl Group {
     /// Writes the limits. The group must exist.
     ///
     /// # Errors
-    /// The file and what the kernel said to the first value it refused.
+    /// The file and what the kernel said to the first value it refused. A limit of a controller that this machine does
+    /// not offer is passed over.
     pub fn apply(&self, limits: &Limits) -> io::Result<()> {
         match self.all.version() {
             Version::V1 => self.apply_v1(limits),
@@ -110,7 +111,7 @@ impl Group {
         }
         put(&dir, "memory.max", l.memory.map(or_max))?;
         if let (Some(swap), Some(memory)) = (l.memory_swap.filter(|s| *s > 0), l.memory.filter(|m| *m > 0)) {
-            ignore_missing(put(&dir, "memory.swap.max", Some((swap - memory).max(0))))?;
+            put(&dir, "memory.swap.max", Some((swap - memory).max(0)))?;
         }
         put(&dir, "memory.oom.group", l.oom_group.map(u8::from))?;
         put(&dir, "pids.max", l.pids.map(or_max))?;
@@ -144,15 +145,15 @@ fn put_cfs(dir: &Path, l: &Limits) -> io::Result<()> {
 fn put(dir: &Path, file: &str, value: Option<impl ToString>) -> io::Result<()> {
     let Some(value) = value else { return Ok(()) };
     let value = value.to_string();
-    let write = fs::File::options().write(true).open(dir.join(file)).and_then(|mut f| io::Write::write_all(&mut f, value.as_bytes()));
-    write.map_err(|e| io::Error::new(e.kind(), format!("failed to write {value:?} to {file}: {e}")))
-}
-
-fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+    let opened = match fs::File::options().write(true).open(dir.join(file)) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound && dir.exists() => {
+            tracing::debug!(file, value, "a limit has no controller here");
+            return Ok(());
+        }
         other => other,
-    }
+    };
+    let write = opened.and_then(|mut f| io::Write::write_all(&mut f, value.as_bytes()));
+    write.map_err(|e| io::Error::new(e.kind(), format!("failed to write {value:?} to {file}: {e}")))
 }
 
 #[cfg(test)]

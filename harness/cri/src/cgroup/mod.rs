@@ -124,6 +124,21 @@ impl Group {
         Ok(Entry::Tasks(fds))
     }
 
+    /// Puts the calling process (and its later children) into the group, which must exist.
+    ///
+    /// # Errors
+    /// What the kernel refuses.
+    pub fn enter(&self) -> io::Result<()> {
+        self.dirs().try_for_each(|d| fs::write(d.join("cgroup.procs"), "0"))
+    }
+
+    /// Removes the group if nothing is in it or below it.
+    pub fn remove_empty(&self) {
+        for dir in self.dirs() {
+            let _ = fs::remove_dir(dir);
+        }
+    }
+
     /// Pids in the group itself, not below.
     pub fn procs(&self) -> Vec<i32> {
         let Some(dir) = self.dirs().next() else { return Vec::new() };
@@ -174,9 +189,17 @@ const MAX_DEPTH: usize = 32;
 
 fn hand_down(dir: &Path) -> io::Result<()> {
     let available = fs::read_to_string(dir.join("cgroup.controllers"))?;
+    // A group that has processes of its own cannot hand anything down; groups below it then have no limits, which
+    // `apply` passes over.
     let wanted: Vec<String> =
         available.split_ascii_whitespace().filter(|c| ["cpu", "cpuset", "memory", "pids", "io", "hugetlb"].contains(c)).map(|c| format!("+{c}")).collect();
-    fs::write(dir.join("cgroup.subtree_control"), wanted.join(" "))
+    match fs::write(dir.join("cgroup.subtree_control"), wanted.join(" ")) {
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+            tracing::warn!(dir = %dir.display(), "cgroup holds processes, so groups below it go without limits");
+            Ok(())
+        }
+        other => other,
+    }
 }
 
 fn kill_below(dir: &Path, depth: usize) {

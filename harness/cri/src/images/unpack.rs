@@ -358,8 +358,13 @@ fn set_time(dir: &OwnedFd, name: &CString, mtime: i64) {
 fn whiteout(dir: &OwnedFd, hidden: &[u8]) -> io::Result<()> {
     if hidden == b".wh..opq" {
         let path = CString::new(format!("/proc/self/fd/{}", dir.as_raw_fd()))?;
-        // SAFETY: C strings, and a value of one byte.
-        let r = unsafe { libc::setxattr(path.as_ptr(), c"trusted.overlay.opaque".as_ptr(), c"y".as_ptr().cast(), 1, 0) };
+        let set = |name: &std::ffi::CStr| {
+            // SAFETY: C strings, and a value of one byte.
+            unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), c"y".as_ptr().cast(), 1, 0) }
+        };
+        // Both, for a store that is shared between bridges with and without all privileges.
+        let r = set(c"trusted.overlay.opaque");
+        let r = if set(c"user.overlay.opaque") == 0 { 0 } else { r };
         return nix::errno::Errno::result(r).map(drop).map_err(io::Error::from);
     }
     if hidden.is_empty() || hidden.starts_with(b".wh.") {

@@ -101,6 +101,9 @@ pub struct RootfsSpec {
     pub mounts: Vec<BindMount>,
     /// Besides the usual ones.
     pub devices: Vec<Device>,
+    /// In a user namespace: devices are mounted from the node, for no node can be made, and overlays keep their notes in
+    /// attributes that need no privilege.
+    pub unprivileged: bool,
     /// What `/dev/shm` shows.
     pub shm: Option<PathBuf>,
     /// Cgroups.
@@ -160,6 +163,15 @@ impl RootfsSpec {
             let fd = m::clone_tree(shm, false).map_err(LaunchError::setup("open the sandbox's /dev/shm"))?;
             let _ = m::propagate(fd.as_fd(), libc::MS_PRIVATE);
             trees.push(Tree { fd, target: "/dev/shm".into(), is_dir: true });
+        }
+        if self.unprivileged && !self.overridden("/dev") {
+            let extra = self.devices.iter().map(|d| (d.host_path.clone(), d.container_path.clone()));
+            let usual = DEVICES.iter().map(|(name, ..)| (Path::new("/dev").join(name), Path::new("/dev").join(name)));
+            for (from, target) in usual.chain(extra) {
+                let fd = m::clone_tree(&from, false).map_err(LaunchError::setup(format!("open device {}", from.display())))?;
+                let _ = m::propagate(fd.as_fd(), libc::MS_PRIVATE);
+                trees.push(Tree { fd, target, is_dir: false });
+            }
         }
         if let CgroupView::V1(dirs) = &self.cgroups {
             for (name, dir) in dirs {
@@ -240,6 +252,9 @@ impl RootfsSpec {
 
     fn collect_devices(&self) -> Result<Vec<(PathBuf, u32, u64)>> {
         let mut found = Vec::new();
+        if self.unprivileged {
+            return Ok(found);
+        }
         for device in &self.devices {
             let what = LaunchError::setup(format!("find device {}", device.host_path.display()));
             let meta = fs::metadata(&device.host_path).map_err(what)?;
@@ -255,13 +270,14 @@ impl RootfsSpec {
         let (upper, work) = (self.upper.join("u"), self.upper.join("w"));
         fs::create_dir_all(&upper).and_then(|()| fs::create_dir_all(&work)).map_err(LaunchError::setup("make the writable layer"))?;
         let lower: Vec<String> = self.layers.iter().map(|l| l.display().to_string()).collect();
-        let mut data = format!("lowerdir={},upperdir={},workdir={}", lower.join(":"), upper.display(), work.display());
+        let notes = if self.unprivileged { ",userxattr" } else { "" };
+        let mut data = format!("lowerdir={},upperdir={},workdir={}{notes}", lower.join(":"), upper.display(), work.display());
         // The kernel takes one page of options. Layers are siblings, so their names alone do from inside their parent.
         if data.len() > 4000 {
             let parent = self.layers.first().and_then(|l| l.parent()).unwrap_or(Path::new("/"));
             nix::unistd::chdir(parent).map_err(|e| LaunchError::setup("enter the layer store")(e.into()))?;
             let short: Vec<String> = self.layers.iter().map(|l| l.strip_prefix(parent).unwrap_or(l).display().to_string()).collect();
-            data = format!("lowerdir={},upperdir={},workdir={}", short.join(":"), upper.display(), work.display());
+            data = format!("lowerdir={},upperdir={},workdir={}{notes}", short.join(":"), upper.display(), work.display());
         }
         m::mount_fs("overlay", "overlay", &self.mount_point, 0, &data).map_err(LaunchError::setup("mount the overlay"))
     }
@@ -278,9 +294,11 @@ impl RootfsSpec {
         if !self.overridden("/dev") {
             make_target(Path::new("/dev"), true).map_err(fail("make /dev"))?;
             m::mount_fs("tmpfs", "tmpfs", Path::new("/dev"), libc::MS_NOSUID | libc::MS_STRICTATIME, "mode=755,size=65536k").map_err(fail("mount /dev"))?;
-            fill_dev(devices).map_err(fail("make device nodes"))?;
+            fill_dev(devices, !self.unprivileged).map_err(fail("make device nodes"))?;
             if !self.overridden("/dev/pts") {
                 m::mount_fs("devpts", "devpts", Path::new("/dev/pts"), libc::MS_NOSUID | libc::MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620,gid=5")
+                    // A user namespace may have no group 5.
+                    .or_else(|_| m::mount_fs("devpts", "devpts", Path::new("/dev/pts"), libc::MS_NOSUID | libc::MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620"))
                     .map_err(fail("mount /dev/pts"))?;
             }
             if !self.overridden("/dev/mqueue") {
@@ -315,9 +333,9 @@ impl RootfsSpec {
 }
 
 /// Nodes, links and directories of a fresh `/dev`.
-fn fill_dev(devices: &[(PathBuf, u32, u64)]) -> io::Result<()> {
+fn fill_dev(devices: &[(PathBuf, u32, u64)], make_usual: bool) -> io::Result<()> {
     let rw = Mode::from_bits_truncate(0o666);
-    for (name, major, minor) in DEVICES {
+    for (name, major, minor) in DEVICES.iter().copied().filter(|_| make_usual) {
         mknod(&Path::new("/dev").join(name), SFlag::S_IFCHR, rw, nix::sys::stat::makedev(major, minor))?;
     }
     for dir in ["/dev/pts", "/dev/shm", "/dev/mqueue"] {

@@ -95,6 +95,12 @@ fn parse_start(stat: &str) -> Option<u64> {
     fields(stat)?.nth(19)?.parse().ok()
 }
 
+/// Whether this process lives in a user namespace of less than all ids: some privileges are then missing for good.
+pub fn in_user_namespace() -> bool {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    !map.is_empty() && map.split_ascii_whitespace().collect::<Vec<_>>() != ["0", "0", "4294967295"]
+}
+
 /// Who opened the other end of a unix socket.
 pub fn peer_pid(socket: &impl AsFd) -> io::Result<i32> {
     Ok(nix::sys::socket::getsockopt(&socket.as_fd(), nix::sys::socket::sockopt::PeerCredentials)?.pid())
