@@ -76,6 +76,10 @@ pub(crate) struct Agent {
     pub(crate) runtime_name: Mutex<(String, String)>,
     /// UIDs the runtime had something of when the agent started.
     pub(crate) inventory: Mutex<BTreeSet<String>>,
+    /// UIDs of the last listing that neither the API nor a worker knew.
+    pub(crate) suspects: Mutex<BTreeSet<String>>,
+    /// The API's Pods are known and what they do not explain is being removed.
+    pub(crate) swept: std::sync::atomic::AtomicBool,
     /// The node as last written or read.
     pub(crate) node: Mutex<Node>,
     pub(crate) tasks: TaskTracker,

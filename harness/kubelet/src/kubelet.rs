@@ -213,6 +213,8 @@ fn assemble(config: KubeletConfig, deps: Deps, tasks: &TaskTracker, stop: &Cance
         health: watch::Sender::new(RuntimeHealth::default()),
         runtime_name: Mutex::new(("unknown".to_owned(), String::new())),
         inventory: Mutex::new(BTreeSet::new()),
+        suspects: Mutex::new(BTreeSet::new()),
+        swept: std::sync::atomic::AtomicBool::new(false),
         node: Mutex::new(Node::default()),
         tasks: tasks.clone(),
         shutdown: stop.clone(),
@@ -289,6 +291,7 @@ async fn sync_loop(agent: Arc<Agent>, pods: (Cache<Pod>, mpsc::Receiver<Delta<Po
                     if !swept && cache.is_synced() {
                         swept = true;
                         let known: BTreeSet<String> = cache.list().iter().filter_map(|p| p.metadata.uid.clone()).collect();
+                        agent.swept.store(true, std::sync::atomic::Ordering::Release);
                         let agent = agent.clone();
                         agent.tasks.clone().spawn(async move { pleg::remove_orphans(&agent, &known).await });
                     }

@@ -112,8 +112,23 @@ async fn listing(agent: &Agent) -> Cri<Vec<Seen>> {
 
 /// Lists everything, tells the workers what is news to them.
 async fn relist(agent: &Arc<Agent>) -> Cri<()> {
+    let mut strangers = BTreeSet::new();
     for s in listing(agent).await? {
-        agent.workers.runtime_event(&s.uid, &s.id, s.state);
+        if !agent.workers.runtime_event(&s.uid, &s.id, s.state) && !s.uid.is_empty() {
+            strangers.insert(s.uid);
+        }
+    }
+    if agent.swept.load(std::sync::atomic::Ordering::Acquire) {
+        // Twice unknown is no race with a Pod that has just come or gone.
+        let before = std::mem::replace(&mut *agent.suspects.lock(), strangers.clone());
+        for uid in strangers.intersection(&before) {
+            let (agent, uid) = (agent.clone(), uid.clone());
+            agent.tasks.clone().spawn(async move {
+                if let Err(error) = remove_orphan(&agent, &uid).await {
+                    tracing::warn!(uid, %error, "orphan not removed");
+                }
+            });
+        }
     }
     Ok(())
 }

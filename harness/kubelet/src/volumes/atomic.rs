@@ -32,7 +32,14 @@ const DATA_TMP: &str = "..data_tmp";
 pub(super) fn set_up(s: &Shared, pod: &Pod, name: &str, plugin: Plugin, files: &Files) -> Result<MountSource, VolumeError> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let path = s.config.volume_dir(uid, plugin.dir(), name);
-    let fresh = s.host.stat(&path).is_err();
+    let mut fresh = s.host.stat(&path).is_err();
+    if !fresh && plugin.in_memory() {
+        // After a reboot the directory is there and what was mounted on it is not.
+        fresh = !s.host.mounts_under(&path).map_err(VolumeError::file("read mounts"))?.contains(&path);
+    }
+    if !fresh && same_on_disk(s.host.as_ref(), &path.join(DATA), files) {
+        return Ok(MountSource { path, read_only: true, block: false });
+    }
     s.host.create_dir_all(&path, 0o777).map_err(VolumeError::file(format!("create {}", path.display())))?;
     if fresh && plugin.in_memory() {
         s.host.mount_tmpfs(&path, Tmpfs { size: None, mode: 0o777 }).map_err(VolumeError::file(format!("mount tmpfs at {}", path.display())))?;
@@ -45,6 +52,13 @@ pub(super) fn set_up(s: &Shared, pod: &Pod, name: &str, plugin: Plugin, files: &
         ownership::apply(s.host.as_ref(), pod, &path, Access::ReadOnly)?;
     }
     Ok(MountSource { path, read_only: true, block: false })
+}
+
+/// Whether the files are there already: an agent that was restarted must not make containers see a change.
+fn same_on_disk(host: &dyn Host, data: &Path, files: &Files) -> bool {
+    let tops: BTreeSet<String> = files.keys().map(|p| p.split('/').next().unwrap_or(p).to_owned()).collect();
+    let there: BTreeSet<String> = host.list(data).unwrap_or_default().into_iter().collect();
+    tops == there && files.iter().all(|(path, f)| host.read_at(&data.join(path), 0, f.bytes.len() + 1).is_ok_and(|b| b == f.bytes))
 }
 
 /// Swaps the contents of `root` for `files`, kept in a new directory `dir` below it.

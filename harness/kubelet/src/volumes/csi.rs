@@ -59,11 +59,29 @@ pub(crate) struct CsiVolumes {
     locks: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// Pods by `kubernetes.io/csi/<driver>^<handle>`.
     users: Mutex<BTreeMap<String, BTreeSet<String>>>,
+    /// Staging directories of volumes this process has staged.
+    staged: Mutex<BTreeSet<PathBuf>>,
 }
 
 impl CsiVolumes {
     pub(super) fn new(drivers: Arc<Drivers>, recorder: Recorder) -> Self {
-        Self { drivers, recorder, locks: Mutex::default(), users: Mutex::default() }
+        Self { drivers, recorder, locks: Mutex::default(), users: Mutex::default(), staged: Mutex::default() }
+    }
+
+    /// Takes note of what Pods of this node have from before, so that nothing of it is detached under them.
+    pub(super) fn reconstruct(&self, s: &Shared) {
+        let pods = s.config.root_dir.join("pods");
+        let mut users = self.users.lock();
+        for uid in s.host.list(&pods).unwrap_or_default() {
+            let root = pods.join(&uid).join("volumes").join("kubernetes.io~csi");
+            for name in s.host.list(&root).unwrap_or_default() {
+                let bytes = s.host.read_at(&root.join(&name).join("vol_data.json"), 0, MAX_DATA).unwrap_or_default();
+                let Ok(data) = serde_json::from_slice::<VolumeData>(&bytes) else { continue };
+                if data.volume_lifecycle_mode == "Persistent" {
+                    users.entry(unique_name(&data.driver_name, &data.volume_handle)).or_default().insert(uid.clone());
+                }
+            }
+        }
     }
 
     pub(super) fn in_use(&self) -> Vec<String> {
@@ -213,17 +231,19 @@ impl CsiVolumes {
     }
 
     async fn stage(&self, s: &Shared, pod: &Pod, node: &Arc<dyn CsiNode>, dir: &Path, driver: &str, request: StageRequest) -> Result<(), VolumeError> {
-        let marker = dir.join("vol_data.json");
-        let done = dir.join("staged");
-        if s.host.stat(&done).is_ok() {
+        // What this process has not staged itself is staged again: the call is idempotent, and after a power loss the
+        // directory is there but its mount is not.
+        if self.staged.lock().contains(dir) {
             return Ok(());
         }
+        let marker = dir.join("vol_data.json");
         s.host.create_dir_all(&request.staging_path, 0o750).map_err(VolumeError::file("create staging directory"))?;
         let data = serde_json::json!({"driverName": driver, "volumeHandle": request.volume_id}).to_string();
         s.host.write(&marker, data.as_bytes(), 0o600).map_err(VolumeError::file("write vol_data.json"))?;
         let subject = request.volume_id.clone();
         self.call(Some(&key_of(pod)), "NodeStageVolume", &subject, node.stage(request)).await?;
-        s.host.write(&done, b"", 0o600).map_err(VolumeError::file("write staged marker"))
+        self.staged.lock().insert(dir.to_owned());
+        Ok(())
     }
 
     async fn publish(
@@ -277,6 +297,7 @@ impl CsiVolumes {
         }
         let dir = s.config.csi_dir(&data.driver_name).join(sha(&data.volume_handle));
         if s.host.stat(&dir).is_ok() {
+            self.staged.lock().remove(&dir);
             let staging = dir.join("globalmount");
             self.call(None, "NodeUnstageVolume", &data.volume_handle, node.unstage(&data.volume_handle, &staging)).await?;
             s.host.unmount(&staging).map_err(VolumeError::file("unmount staging directory"))?;

@@ -81,6 +81,7 @@ impl VolumeManager {
             allocatable: p.allocatable,
             tokens,
         };
+        csi.reconstruct(&shared);
         Self { shared, csi, say: p.say, recorder: p.recorder.lane(Lane::Agent), pods: Mutex::default() }
     }
 
