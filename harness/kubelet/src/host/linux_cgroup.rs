@@ -9,8 +9,9 @@ use podlab_lifecycle::resources::{CPU_PERIOD, PodCgroupLimits, weight};
 
 use super::CgroupStats;
 
-/// Controllers used on v1; the first two carry limits.
-const V1: [&str; 8] = ["cpu", "memory", "pids", "cpuacct", "cpuset", "freezer", "blkio", "devices"];
+/// Controllers used on v1: two carry limits, the others are measured. Each one more costs a directory per Pod on the
+/// start path.
+const V1: [&str; 4] = ["cpu", "memory", "pids", "cpuacct"];
 const V2: [&str; 4] = ["cpu", "memory", "pids", "cpuset"];
 
 /// The hierarchies in use.
@@ -44,8 +45,8 @@ impl Cgroups {
         let inside = path.trim_matches('/');
         match self {
             Self::V1 { roots } => {
-                for (controller, root) in roots {
-                    make_v1(root, inside, controller)?;
+                for (_, root) in roots {
+                    fs::create_dir_all(root.join(inside))?;
                 }
                 self.v1_write("cpu", inside, "cpu.shares", &limits.cpu_shares.to_string())?;
                 if let Some(quota) = limits.cpu_quota {
@@ -151,27 +152,6 @@ fn write_if_there(dir: &Path, file: &str, value: &str) -> io::Result<()> {
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => Ok(()),
         other => other,
     }
-}
-
-/// Makes the directories; a new cpuset needs its parent's CPUs and memory nodes before anything can enter it.
-fn make_v1(root: &Path, inside: &str, controller: &str) -> io::Result<()> {
-    let mut dir = root.to_owned();
-    if controller != "cpuset" {
-        return fs::create_dir_all(dir.join(inside));
-    }
-    fs::create_dir_all(&dir)?;
-    for part in inside.split('/') {
-        let parent = dir.clone();
-        dir.push(part);
-        if !dir.is_dir() {
-            fs::create_dir(&dir)?;
-            for file in ["cpuset.cpus", "cpuset.mems"] {
-                let value = fs::read_to_string(parent.join(file)).unwrap_or_default();
-                write_if_there(&dir, file, value.trim())?;
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Makes the directories and enables the controllers on the way down.

@@ -13,7 +13,7 @@ use podlab_timeline::{Outcome, Stage};
 use super::{
     hooks,
     kill::{Kill, Target},
-    sync::Round,
+    sync::{Errors, Round},
     worker::Worker,
 };
 use crate::{
@@ -150,7 +150,6 @@ impl Worker {
         };
         let target = (kind == ContainerKind::Ephemeral).then(|| target_name(&round.pod, &c.name)).flatten();
         let target_id = target.and_then(|t| round.runtime.container(&t).map(|r| r.id.clone()));
-        let image_volumes = self.image_volumes(&round.pod);
         let inputs = ContainerInputs {
             pod: &round.pod,
             container: c,
@@ -159,7 +158,7 @@ impl Worker {
             image_user: image.user,
             pod_ips: &round.ips,
             volumes: &round.volumes,
-            image_volumes: &image_volumes,
+            image_volumes: &round.image_volumes,
             target_id,
             allocatable: agent.allocatable,
             memory_capacity: agent.machine.memory,
@@ -176,14 +175,21 @@ impl Worker {
         old.filter(|s| s.container_id.is_some()).map_or(0, |s| u32::try_from(s.restart_count).unwrap_or(0) + 1)
     }
 
-    fn image_volumes(&self, pod: &Pod) -> std::collections::BTreeMap<String, podlab_cri::v1::ImageSpec> {
-        let volumes = spec::pod_spec(pod).volumes.iter().flatten();
-        volumes
-            .filter_map(|v| {
-                let image = v.image.as_ref()?.reference.clone()?;
-                Some((v.name.clone(), podlab_cri::v1::ImageSpec { user_specified_image: image.clone(), image, ..Default::default() }))
-            })
-            .collect()
+    /// Gets the images that are mounted as volumes.
+    pub(super) async fn image_volumes(&self, round: &mut Round, errors: &mut Errors) {
+        let pod = round.pod.clone();
+        for v in spec::pod_spec(&pod).volumes.iter().flatten() {
+            let Some(source) = &v.image else { continue };
+            // The image of a volume is asked for as a container's would be, under the volume's name.
+            let as_container = Container { name: v.name.clone(), image: source.reference.clone(), image_pull_policy: source.pull_policy.clone(), ..Container::default() };
+            let request = Request { pod: &pod, kind: ContainerKind::Regular, container: &as_container, keyring: &round.keyring, sandbox: &round.sandbox };
+            match self.agent.images.ensure(&request).await {
+                Ok(present) => {
+                    round.image_volumes.insert(v.name.clone(), present.spec);
+                }
+                Err(e) => errors.add(e.until),
+            }
+        }
     }
 
     fn link_log(&self, c: &Container, id: &str, round: &Round) {

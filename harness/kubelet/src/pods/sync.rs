@@ -43,6 +43,8 @@ pub(super) struct Round {
     pub(super) ips: Vec<String>,
     pub(super) volumes: BTreeMap<String, MountSource>,
     pub(super) keyring: Keyring,
+    /// Images mounted as volumes, by volume name; those that could not be had are left out.
+    pub(super) image_volumes: BTreeMap<String, v1::ImageSpec>,
 }
 
 /// The errors of a sync, as far as the requeue is concerned.
@@ -184,6 +186,10 @@ impl Worker {
         }
         self.collect(&runtime).await;
         let Some(round) = self.sandbox(pod, runtime, &plan, volumes, keyring, errors, &mut changed).await else { return changed };
+        let mut round = round;
+        if !(plan.init.is_empty() && plan.start.is_empty() && plan.ephemeral.is_empty()) {
+            self.image_volumes(&mut round, errors).await;
+        }
         changed | self.start_planned(&round, &plan, errors).await
     }
 
@@ -222,7 +228,8 @@ impl Worker {
             (plan.sandbox_id.clone()?, ips)
         };
         let ips = if spec::host_network(pod) { self.agent.config.node_ips.clone() } else { ips };
-        Some(Round { pod: pod.clone(), runtime, sandbox_id, sandbox, ips, volumes, keyring })
+        let image_volumes = BTreeMap::new();
+        Some(Round { pod: pod.clone(), runtime, sandbox_id, sandbox, ips, volumes, keyring, image_volumes })
     }
 
     fn sandbox_config(&self, pod: &Pod, attempt: u32, fresh: bool) -> v1::PodSandboxConfig {
