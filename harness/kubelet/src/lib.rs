@@ -7,34 +7,35 @@
 //! storage drivers behind [`CsiNode`], so that the same agent runs on a simulated node.
 #![deny(missing_docs)]
 
-mod config;
-pub mod kubelet;
-mod agent;
-mod pods;
-mod pleg;
 mod admission;
-mod status;
-mod volumes;
-mod images;
-mod prober;
+mod agent;
+mod config;
 mod container;
-mod objects;
-mod say;
-mod labels;
 mod crilog;
-mod rotation;
-mod node;
-mod server;
 mod csi;
-mod host;
-mod runtime;
 pub mod fake;
+mod host;
+mod images;
+pub mod kubelet;
+mod labels;
+mod node;
+mod objects;
+mod pleg;
+mod pods;
+mod prober;
+mod rotation;
+mod runtime;
+mod say;
+mod server;
+mod status;
 #[cfg(test)]
 mod tests;
+mod volumes;
 
 pub use config::{ImagePulls, KubeletConfig, ServerConfig, ServerTls};
 pub use csi::{
-    AccessType, CsiError, CsiNode, CsiNodeInfo, NodeCapabilities, PluginInfo, Plugins, PublishRequest, StageRequest,
+    AccessType, CsiError, CsiNode, CsiNodeInfo, NodeCapabilities, PluginInfo, PluginSockets, Plugins, PublishRequest,
+    StageRequest,
 };
 pub use host::{
     CgroupStats, DiskStats, FileKind, Health, Host, HttpAnswer, HttpProbe, LinuxHost, Machine, Stat, Tmpfs,

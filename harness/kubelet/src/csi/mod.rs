@@ -1,11 +1,16 @@
 //! CSI drivers of the node: what the node agent asks of them, and which of them have registered.
 
+mod grpc;
 mod registry;
 mod watch;
 
-use std::{collections::BTreeMap, path::{Path, PathBuf}};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use async_trait::async_trait;
+pub use grpc::PluginSockets;
 pub(crate) use registry::{Driver, Drivers};
 pub use registry::{PluginInfo, Plugins};
 pub(crate) use watch::watch_plugins;
@@ -22,7 +27,9 @@ pub enum CsiError {
         message: String,
     },
     /// No driver of this name has registered.
-    #[error("kubernetes.io/csi: attacher.MountDevice failed to create newCsiDriverClient: driver name {0} not found in the list of registered CSI drivers")]
+    #[error(
+        "kubernetes.io/csi: attacher.MountDevice failed to create newCsiDriverClient: driver name {0} not found in the list of registered CSI drivers"
+    )]
     NotRegistered(String),
 }
 
@@ -71,6 +78,8 @@ pub struct AccessType {
     pub mount_group: String,
     /// Kubernetes' access mode, e.g. `ReadWriteOnce`; empty for an ephemeral volume.
     pub mode: String,
+    /// The driver tells RWO and RWOP apart.
+    pub tells_writers_apart: bool,
 }
 
 /// NodeStageVolume.

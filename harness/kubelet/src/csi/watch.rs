@@ -102,13 +102,20 @@ async fn register(agent: &Arc<Agent>, plugins: &dyn Plugins, socket: &Path) -> R
         let _ = plugins.notify(socket, &why).await;
         return Err(RegisterError::Refused(why));
     }
-    let speaks = info.versions.iter().any(|v| v.trim_start_matches('v').split('.').next().and_then(|m| m.parse::<u32>().ok()) == Some(1));
+    let speaks = info
+        .versions
+        .iter()
+        .any(|v| v.trim_start_matches('v').split('.').next().and_then(|m| m.parse::<u32>().ok()) == Some(1));
     if !speaks {
         let why = format!("None of the versions specified {:?} are supported", info.versions);
         let _ = plugins.notify(socket, &why).await;
         return Err(RegisterError::Refused(why));
     }
-    let endpoint = if info.endpoint.is_empty() { socket.to_owned() } else { PathBuf::from(info.endpoint.trim_start_matches("unix://")) };
+    let endpoint = if info.endpoint.is_empty() {
+        socket.to_owned()
+    } else {
+        PathBuf::from(info.endpoint.trim_start_matches("unix://"))
+    };
     let done = async {
         let node = plugins.connect(&endpoint).await?;
         let about = node.info().await?;
@@ -133,13 +140,16 @@ async fn register(agent: &Arc<Agent>, plugins: &dyn Plugins, socket: &Path) -> R
 /// Writes the driver into CSINode, and its topology and id onto the node.
 async fn remember(agent: &Agent, name: &str, about: &CsiNodeInfo) -> Result<(), RegisterError> {
     if about.node_id.is_empty() {
-        return Err(RegisterError::Refused(format!("error updating CSINode object with CSI driver node info: nodeID of driver {name} is empty")));
+        return Err(RegisterError::Refused(format!(
+            "error updating CSINode object with CSI driver node info: nodeID of driver {name} is empty"
+        )));
     }
     let driver = CSINodeDriver {
         name: name.to_owned(),
         node_id: about.node_id.clone(),
         topology_keys: Some(about.topology.keys().cloned().collect()),
-        allocatable: (about.max_volumes > 0).then(|| VolumeNodeResources { count: i32::try_from(about.max_volumes).ok() }),
+        allocatable: (about.max_volumes > 0)
+            .then(|| VolumeNodeResources { count: i32::try_from(about.max_volumes).ok() }),
     };
     let mut drivers = current(agent).await?;
     drivers.retain(|d| d.name != name);
@@ -149,7 +159,8 @@ async fn remember(agent: &Agent, name: &str, about: &CsiNodeInfo) -> Result<(), 
     let nodes = agent.client.all::<Node>();
     let mut ids: BTreeMap<String, String> = BTreeMap::new();
     let shown = nodes.get(node).await?;
-    let before = shown.metadata.annotations.as_ref().and_then(|a| a.get(NODE_ID)).and_then(|t| serde_json::from_str(t).ok());
+    let before =
+        shown.metadata.annotations.as_ref().and_then(|a| a.get(NODE_ID)).and_then(|t| serde_json::from_str(t).ok());
     ids.extend::<BTreeMap<String, String>>(before.unwrap_or_default());
     ids.insert(name.to_owned(), about.node_id.clone());
     let text = serde_json::to_string(&ids).map_err(|e| RegisterError::Refused(e.to_string()))?;
@@ -187,7 +198,11 @@ async fn write(agent: &Agent, drivers: Vec<CSINodeDriver>) -> Result<(), ApiErro
         ..OwnerReference::default()
     });
     let node = CSINode {
-        metadata: ObjectMeta { name: Some(name.clone()), owner_references: owner.map(|o| vec![o]), ..ObjectMeta::default() },
+        metadata: ObjectMeta {
+            name: Some(name.clone()),
+            owner_references: owner.map(|o| vec![o]),
+            ..ObjectMeta::default()
+        },
         spec: CSINodeSpec { drivers },
     };
     all.create(&node).await.map(drop)

@@ -116,7 +116,8 @@ impl CsiVolumes {
         let staging = stage_dir.join("globalmount");
         let mut volume_context: BTreeMap<String, String> = source.volume_attributes.clone().unwrap_or_default();
         if client.capabilities.stage_unstage {
-            let secrets = secret_of(s, source.node_stage_secret_ref.as_ref()).await.map_err(at(MountStep::MountDevice))?;
+            let secrets =
+                secret_of(s, source.node_stage_secret_ref.as_ref()).await.map_err(at(MountStep::MountDevice))?;
             let stage = StageRequest {
                 volume_id: source.volume_handle.clone(),
                 staging_path: staging.clone(),
@@ -125,7 +126,9 @@ impl CsiVolumes {
                 access: access.clone(),
                 secrets,
             };
-            self.stage(s, pod, &client.node, &stage_dir, &source.driver, stage).await.map_err(at(MountStep::MountDevice))?;
+            self.stage(s, pod, &client.node, &stage_dir, &source.driver, stage)
+                .await
+                .map_err(at(MountStep::MountDevice))?;
         }
         volume_context.extend(pod_info(&driver, pod, false));
         let secrets = secret_of(s, source.node_publish_secret_ref.as_ref()).await.map_err(at(MountStep::SetUp))?;
@@ -153,7 +156,13 @@ impl CsiVolumes {
     }
 
     /// An inline ephemeral volume: published, never staged or attached.
-    pub(super) async fn inline(&self, s: &Shared, pod: &Pod, v: &Volume, source: &CSIVolumeSource) -> Result<MountSource, VolumeError> {
+    pub(super) async fn inline(
+        &self,
+        s: &Shared,
+        pod: &Pod,
+        v: &Volume,
+        source: &CSIVolumeSource,
+    ) -> Result<MountSource, VolumeError> {
         let driver = s.objects.csi_driver(&source.driver);
         let modes = driver.as_ref().and_then(|d| d.spec.volume_lifecycle_modes.clone()).unwrap_or_default();
         if !modes.iter().any(|m| m == "Ephemeral") {
@@ -168,10 +177,10 @@ impl CsiVolumes {
         let client = self.drivers.node(&source.driver).await?;
         let mut volume_context: BTreeMap<String, String> = source.volume_attributes.clone().unwrap_or_default();
         volume_context.extend(pod_info(&driver, pod, true));
-        let reference = source.node_publish_secret_ref.as_ref().map(|r| SecretReference {
-            name: Some(r.name.clone()),
-            namespace: pod.metadata.namespace.clone(),
-        });
+        let reference = source
+            .node_publish_secret_ref
+            .as_ref()
+            .map(|r| SecretReference { name: Some(r.name.clone()), namespace: pod.metadata.namespace.clone() });
         let data = VolumeData {
             driver_name: source.driver.clone(),
             volume_handle: handle.clone(),
@@ -221,7 +230,9 @@ impl CsiVolumes {
         });
         match status {
             Some(st) if st.attached && shown => Ok(st.attachment_metadata.unwrap_or_default()),
-            Some(st) if st.attached => Err(VolumeError::Text(format!("volume {unique} is not yet listed in the node's volumesAttached"))),
+            Some(st) if st.attached => {
+                Err(VolumeError::Text(format!("volume {unique} is not yet listed in the node's volumesAttached")))
+            }
             Some(st) => match st.attach_error.and_then(|e| e.message) {
                 Some(m) => Err(VolumeError::Text(m)),
                 None => Err(VolumeError::Text(format!("volume attachment {name} is not attached yet"))),
@@ -230,7 +241,15 @@ impl CsiVolumes {
         }
     }
 
-    async fn stage(&self, s: &Shared, pod: &Pod, node: &Arc<dyn CsiNode>, dir: &Path, driver: &str, request: StageRequest) -> Result<(), VolumeError> {
+    async fn stage(
+        &self,
+        s: &Shared,
+        pod: &Pod,
+        node: &Arc<dyn CsiNode>,
+        dir: &Path,
+        driver: &str,
+        request: StageRequest,
+    ) -> Result<(), VolumeError> {
         // What this process has not staged itself is staged again: the call is idempotent, and after a power loss the
         // directory is there but its mount is not.
         if self.staged.lock().contains(dir) {
@@ -280,14 +299,26 @@ impl CsiVolumes {
             let _turn = self.lock(&data.volume_handle).await;
             let client = self.drivers.node(&data.driver_name).await?;
             let target = dir.join(if data.block { "device" } else { "mount" });
-            self.call(None, "NodeUnpublishVolume", &data.volume_handle, client.node.unpublish(&data.volume_handle, &target)).await?;
+            self.call(
+                None,
+                "NodeUnpublishVolume",
+                &data.volume_handle,
+                client.node.unpublish(&data.volume_handle, &target),
+            )
+            .await?;
             s.host.remove_tree(&dir).map_err(VolumeError::file("remove volume directory"))?;
             self.unstage(s, uid, &data, &client.node).await?;
         }
         Ok(())
     }
 
-    async fn unstage(&self, s: &Shared, uid: &str, data: &VolumeData, node: &Arc<dyn CsiNode>) -> Result<(), VolumeError> {
+    async fn unstage(
+        &self,
+        s: &Shared,
+        uid: &str,
+        data: &VolumeData,
+        node: &Arc<dyn CsiNode>,
+    ) -> Result<(), VolumeError> {
         let unique = unique_name(&data.driver_name, &data.volume_handle);
         if self.others(s, uid, data) {
             if let Some(users) = self.users.lock().get_mut(&unique) {
@@ -299,7 +330,8 @@ impl CsiVolumes {
         if s.host.stat(&dir).is_ok() {
             self.staged.lock().remove(&dir);
             let staging = dir.join("globalmount");
-            self.call(None, "NodeUnstageVolume", &data.volume_handle, node.unstage(&data.volume_handle, &staging)).await?;
+            self.call(None, "NodeUnstageVolume", &data.volume_handle, node.unstage(&data.volume_handle, &staging))
+                .await?;
             s.host.unmount(&staging).map_err(VolumeError::file("unmount staging directory"))?;
             s.host.remove_tree(&dir).map_err(VolumeError::file("remove staging directory"))?;
         }
@@ -320,7 +352,13 @@ impl CsiVolumes {
         })
     }
 
-    async fn call<T>(&self, pod: Option<&PodKey>, method: &str, subject: &str, call: impl Future<Output = Result<T, CsiError>>) -> Result<T, CsiError> {
+    async fn call<T>(
+        &self,
+        pod: Option<&PodKey>,
+        method: &str,
+        subject: &str,
+        call: impl Future<Output = Result<T, CsiError>>,
+    ) -> Result<T, CsiError> {
         let start = self.recorder.now();
         let result = call.await;
         let outcome = result.as_ref().map_or_else(|e| Outcome::Error(e.to_string()), |_| Outcome::Ok);
@@ -343,19 +381,34 @@ fn sha(text: &str) -> String {
     Sha256::digest(text.as_bytes()).iter().map(|b| format!("{b:02x}")).collect()
 }
 
-fn access_of(pv: &PersistentVolume, source: &CSIPersistentVolumeSource, block: bool, client: &crate::csi::Driver, pod: &Pod) -> AccessType {
+fn access_of(
+    pv: &PersistentVolume,
+    source: &CSIPersistentVolumeSource,
+    block: bool,
+    client: &crate::csi::Driver,
+    pod: &Pod,
+) -> AccessType {
     let sp = pv.spec.clone().unwrap_or_default();
     AccessType {
         block,
         fs_type: source.fs_type.clone().unwrap_or_default(),
         mount_flags: sp.mount_options.unwrap_or_default(),
-        mount_group: ownership::fs_group(pod).filter(|_| client.capabilities.volume_mount_group).map(|g| g.to_string()).unwrap_or_default(),
+        mount_group: ownership::fs_group(pod)
+            .filter(|_| client.capabilities.volume_mount_group)
+            .map(|g| g.to_string())
+            .unwrap_or_default(),
         mode: sp.access_modes.and_then(|m| m.first().cloned()).unwrap_or_default(),
+        tells_writers_apart: client.capabilities.single_node_multi_writer,
     }
 }
 
 /// Whether the node agent changes the group of the files. Source: k/k pkg/volume/csi/csi_mounter.go supportsFSGroup.
-fn fs_group_policy(driver: &Option<Arc<CSIDriver>>, pv: &PersistentVolume, source: &CSIPersistentVolumeSource, delegated: bool) -> bool {
+fn fs_group_policy(
+    driver: &Option<Arc<CSIDriver>>,
+    pv: &PersistentVolume,
+    source: &CSIPersistentVolumeSource,
+    delegated: bool,
+) -> bool {
     if delegated {
         return false;
     }

@@ -4,13 +4,22 @@ use std::{net::SocketAddr, path::Path, sync::Arc};
 
 use podlab_client::Client;
 use podlab_clock::{Clock, Rng};
-use podlab_kubelet::{CriSocket, Deps, Kubelet, KubeletConfig, LinuxHost, ServerConfig, ServerTls};
+use podlab_csi::{
+    attacher::Attacher,
+    driver::{self, Driver, DriverConfig},
+    provisioner::{Provisioner, ProvisionerConfig},
+    registrar::Registrar,
+};
+use podlab_kubelet::{CriSocket, Deps, Kubelet, KubeletConfig, LinuxHost, PluginSockets, ServerConfig, ServerTls};
 use podlab_timeline::Recorder;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::agent::Settings;
 use crate::spec::address;
+
+/// Where the node agent keeps its things.
+const KUBELET_DIR: &str = "/var/lib/kubelet";
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -35,11 +44,38 @@ pub(super) fn start_kubelet(tasks: &mut JoinSet<Result<(), Failure>>, s: &Settin
         host: Arc::new(LinuxHost::new(common.clock, "/")),
         runtime: cri.clone(),
         images: cri,
-        plugins: None,
+        plugins: Some(Arc::new(PluginSockets)),
     };
     let kubelet = Kubelet::new(kubelet_config(s), deps);
     let token = common.shutdown.clone();
     tasks.spawn(async move { Ok(kubelet.run(token).await?) });
+    Ok(())
+}
+
+/// Starts the bundled CSI driver, tells the node agent of it, and provisions for the node's claims.
+pub(super) fn start_csi(tasks: &mut JoinSet<Result<(), Failure>>, s: &Settings, common: &Common) -> Result<(), Failure> {
+    let home = Path::new(KUBELET_DIR).join("plugins").join(driver::NAME);
+    let socket = home.join("csi.sock");
+    let config = DriverConfig { socket: socket.clone(), root: home.join("volumes"), node_id: s.name.clone() };
+    let (csi, token) = (Driver::new(config)?, common.shutdown.clone());
+    tasks.spawn(async move { Ok(csi.run(token).await?) });
+    let registration = Path::new(KUBELET_DIR).join("plugins_registry").join(format!("{}-reg.sock", driver::NAME));
+    let registrar = Registrar { socket: registration, name: driver::NAME.to_owned(), endpoint: socket.clone() };
+    let token = common.shutdown.clone();
+    tasks.spawn(async move { Ok(registrar.run(token).await?) });
+    let config = ProvisionerConfig { driver: driver::NAME.to_owned(), socket, node: s.name.clone() };
+    let provisioner = Provisioner::new(config, common.client.clone(), common.clock, common.rng.fork("provisioner"));
+    let token = common.shutdown.clone();
+    tasks.spawn(async move {
+        provisioner.run(token).await;
+        Ok(())
+    });
+    let attacher = Attacher::new(driver::NAME, common.client.clone(), common.clock);
+    let token = common.shutdown.clone();
+    tasks.spawn(async move {
+        attacher.run(token).await;
+        Ok(())
+    });
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! The plane: API server with its store, scheduler, controllers, registries and cluster DNS in one process of the
 //! capsule. It may be killed and comes back with what it had acknowledged.
 
+mod defaults;
 mod local_api;
 mod publish;
 
@@ -99,6 +100,7 @@ async fn run(capsule: &Capsule) -> Result<(), Failure> {
     tasks.spawn(async move { Ok(serving.serve(listeners, podlab_apiserver::Tls(Arc::new(tls)), token).await?) });
 
     let client = Client::new(Arc::new(LocalApi::new(server)));
+    defaults::create(&client).await?;
     components(authority.ca_pem().to_owned(), &mut tasks, &client, clock, &rng, &recorder, &shutdown);
     for listener in &capsule.sockets.published {
         let (listener, token) = (listener.try_clone()?, shutdown.clone());
