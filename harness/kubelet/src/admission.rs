@@ -3,7 +3,11 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use podlab_api::core::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration};
-use podlab_lifecycle::{resources::{pod_requests, quantity}, spec, status::Verdict};
+use podlab_lifecycle::{
+    resources::{pod_requests, quantity},
+    spec,
+    status::Verdict,
+};
 
 use crate::agent::Agent;
 
@@ -24,7 +28,10 @@ fn verdict(reason: String, message: String) -> Verdict {
 pub(crate) fn fits(pod: &Pod, active: &[Arc<Pod>], capacity: &BTreeMap<String, i64>) -> Result<(), Verdict> {
     let limit = |key: &str| capacity.get(key).copied().unwrap_or(0);
     let short = |key: &str, requested: i64, used: i64| {
-        let message = format!("Node didn't have enough resource: {key}, requested: {requested}, used: {used}, capacity: {}", limit(key));
+        let message = format!(
+            "Node didn't have enough resource: {key}, requested: {requested}, used: {used}, capacity: {}",
+            limit(key)
+        );
         Err(verdict(format!("OutOf{key}"), message))
     };
     let count = i64::try_from(active.len()).unwrap_or(i64::MAX);
@@ -55,13 +62,20 @@ fn matches_node(pod: &Pod, node: &Node) -> Result<(), Verdict> {
     let empty = BTreeMap::new();
     let labels = node.metadata.labels.as_ref().unwrap_or(&empty);
     let selector_ok = s.node_selector.iter().flatten().all(|(k, v)| labels.get(k) == Some(v));
-    let required = s.affinity.as_ref().and_then(|a| a.node_affinity.as_ref()).and_then(|n| n.required_during_scheduling_ignored_during_execution.as_ref());
+    let required = s
+        .affinity
+        .as_ref()
+        .and_then(|a| a.node_affinity.as_ref())
+        .and_then(|n| n.required_during_scheduling_ignored_during_execution.as_ref());
     let name = node.metadata.name.as_deref().unwrap_or_default();
     let affinity_ok = required.is_none_or(|r| r.node_selector_terms.iter().any(|t| term(t, labels, name)));
     if selector_ok && affinity_ok {
         return Ok(());
     }
-    Err(verdict("NodeAffinity".to_owned(), "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector".to_owned()))
+    Err(verdict(
+        "NodeAffinity".to_owned(),
+        "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector".to_owned(),
+    ))
 }
 
 fn term(t: &NodeSelectorTerm, labels: &BTreeMap<String, String>, name: &str) -> bool {
@@ -71,7 +85,8 @@ fn term(t: &NodeSelectorTerm, labels: &BTreeMap<String, String>, name: &str) -> 
         return false;
     }
     let field_value = |key: &str| (key == "metadata.name").then(|| name.to_owned());
-    expressions.iter().all(|r| requirement(r, labels.get(&r.key).cloned())) && fields.iter().all(|r| requirement(r, field_value(&r.key)))
+    expressions.iter().all(|r| requirement(r, labels.get(&r.key).cloned()))
+        && fields.iter().all(|r| requirement(r, field_value(&r.key)))
 }
 
 fn requirement(r: &NodeSelectorRequirement, value: Option<String>) -> bool {
@@ -107,7 +122,10 @@ fn ports(pod: &Pod, active: &[Arc<Pod>]) -> Result<(), Verdict> {
         taken.iter().any(|(i, pr, po)| pr == protocol && po == port && (i == ip || i == "0.0.0.0" || ip == "0.0.0.0"))
     };
     if host_ports(pod).iter().any(clash) {
-        return Err(verdict("NodePorts".to_owned(), "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports".to_owned()));
+        return Err(verdict(
+            "NodePorts".to_owned(),
+            "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports".to_owned(),
+        ));
     }
     Ok(())
 }
@@ -117,7 +135,10 @@ fn taints(pod: &Pod, node: &Node) -> Result<(), Verdict> {
     let all = node.spec.as_ref().and_then(|s| s.taints.as_deref()).unwrap_or_default();
     let bad = all.iter().filter(|t| t.effect == "NoExecute").any(|t| !tolerations.iter().any(|o| tolerates(o, t)));
     if bad {
-        return Err(verdict("TaintToleration".to_owned(), "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate".to_owned()));
+        return Err(verdict(
+            "TaintToleration".to_owned(),
+            "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate".to_owned(),
+        ));
     }
     Ok(())
 }
@@ -132,7 +153,9 @@ fn tolerates(o: &Toleration, t: &Taint) -> bool {
 }
 
 /// Quantities of a node's map as [`fits`] counts them.
-pub(crate) fn amounts(map: Option<&BTreeMap<String, podlab_api::k8s_openapi::apimachinery::pkg::api::resource::Quantity>>) -> BTreeMap<String, i64> {
+pub(crate) fn amounts(
+    map: Option<&BTreeMap<String, podlab_api::k8s_openapi::apimachinery::pkg::api::resource::Quantity>>,
+) -> BTreeMap<String, i64> {
     map.into_iter().flatten().map(|(k, q)| (k.clone(), quantity(k, q))).collect()
 }
 
@@ -147,7 +170,11 @@ mod tests {
 
     fn pod(cpu: &str) -> Pod {
         let requests = [("cpu".to_owned(), Quantity(cpu.to_owned()))].into();
-        let c = Container { name: "c".into(), resources: Some(ResourceRequirements { requests: Some(requests), ..Default::default() }), ..Container::default() };
+        let c = Container {
+            name: "c".into(),
+            resources: Some(ResourceRequirements { requests: Some(requests), ..Default::default() }),
+            ..Container::default()
+        };
         Pod { spec: Some(PodSpec { containers: vec![c], ..PodSpec::default() }), ..Pod::default() }
     }
 

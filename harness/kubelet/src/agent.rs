@@ -126,7 +126,9 @@ impl Agent {
 
     /// The runtime handler of a Pod's RuntimeClass; empty for the default.
     pub(crate) async fn runtime_handler(&self, pod: &Pod) -> Result<String, String> {
-        let Some(name) = spec::pod_spec(pod).runtime_class_name.as_deref().filter(|n| !n.is_empty()) else { return Ok(String::new()) };
+        let Some(name) = spec::pod_spec(pod).runtime_class_name.as_deref().filter(|n| !n.is_empty()) else {
+            return Ok(String::new());
+        };
         match self.client.all::<RuntimeClass>().get(name).await {
             Ok(class) => Ok(class.handler),
             Err(e) if e.is_not_found() => Err(format!("RuntimeClass \"{name}\" not found")),
@@ -146,7 +148,9 @@ impl Agent {
             .filter(|p| qos::of(p) == QosClass::Burstable)
             .map(|p| resources::pod_requests(p).get("cpu").copied().unwrap_or(0))
             .sum();
-        for (class, shares) in [(QosClass::Burstable, resources::shares(burstable)), (QosClass::BestEffort, resources::SHARES.0)] {
+        for (class, shares) in
+            [(QosClass::Burstable, resources::shares(burstable)), (QosClass::BestEffort, resources::SHARES.0)]
+        {
             let limits = PodCgroupLimits { cpu_shares: shares, ..PodCgroupLimits::default() };
             if let Err(error) = self.host.cgroup_apply(qos_cgroup_path(class), &limits) {
                 tracing::warn!(class = class.as_str(), %error, "QoS cgroup not updated");
@@ -156,7 +160,10 @@ impl Agent {
 
     /// Removes sandboxes, containers and logs of a Pod that is no more.
     pub(crate) async fn remove_leftovers(&self, uid: &str) {
-        let filter = v1::PodSandboxFilter { label_selector: [(labels::POD_UID.to_owned(), uid.to_owned())].into(), ..Default::default() };
+        let filter = v1::PodSandboxFilter {
+            label_selector: [(labels::POD_UID.to_owned(), uid.to_owned())].into(),
+            ..Default::default()
+        };
         let sandboxes = match self.runtime.list_pod_sandbox(filter).await {
             Ok(s) => s,
             Err(error) => {
@@ -196,8 +203,16 @@ impl Agent {
 /// Events take reasons that live for ever; those of rejections are a closed set, but for extended resources.
 fn event_reason(reason: &str) -> &'static str {
     const KNOWN: [&str; 10] = [
-        "OutOfcpu", "OutOfmemory", "OutOfephemeral-storage", "OutOfpods", "NodeAffinity", "NodePorts", "TaintToleration",
-        "NodeShutdown", "Evicted", "UnexpectedAdmissionError",
+        "OutOfcpu",
+        "OutOfmemory",
+        "OutOfephemeral-storage",
+        "OutOfpods",
+        "NodeAffinity",
+        "NodePorts",
+        "TaintToleration",
+        "NodeShutdown",
+        "Evicted",
+        "UnexpectedAdmissionError",
     ];
     KNOWN.iter().find(|k| **k == reason).copied().unwrap_or("UnexpectedAdmissionError")
 }

@@ -10,7 +10,10 @@ use podlab_client::{
     reflector::{Cache, Delta, reflector},
 };
 use podlab_clock::{Clock, Rng};
-use podlab_lifecycle::{backoff::Backoff, probe::{ProbeKind, ProbeResult}};
+use podlab_lifecycle::{
+    backoff::Backoff,
+    probe::{ProbeKind, ProbeResult},
+};
 use podlab_timeline::{Lane, Recorder};
 use tokio::sync::{mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -187,7 +190,8 @@ fn assemble(config: KubeletConfig, deps: Deps, tasks: &TaskTracker, stop: &Cance
         say: say.clone(),
         recorder: log.clone(),
     });
-    let by_node = ListOptions { field_selector: Some(format!("spec.nodeName={}", config.node_name)), ..ListOptions::default() };
+    let by_node =
+        ListOptions { field_selector: Some(format!("spec.nodeName={}", config.node_name)), ..ListOptions::default() };
     let (run, cache, deltas) = reflector::<Pod>(&client, None, by_node, clock, POD_DELTAS);
     tasks.spawn(run.run(stop.clone()));
     let agent = Agent {
@@ -260,7 +264,11 @@ async fn start(agent: &Arc<Agent>, feeds: Feeds) {
 }
 
 /// The one place that hands news out to the workers.
-async fn sync_loop(agent: Arc<Agent>, pods: (Cache<Pod>, mpsc::Receiver<Delta<Pod>>), mut probes: mpsc::UnboundedReceiver<ProbeUpdate>) {
+async fn sync_loop(
+    agent: Arc<Agent>,
+    pods: (Cache<Pod>, mpsc::Receiver<Delta<Pod>>),
+    mut probes: mpsc::UnboundedReceiver<ProbeUpdate>,
+) {
     let (cache, mut deltas) = pods;
     let stop = agent.shutdown.clone();
     if stop.run_until_cancelled(agent.objects.wait_synced()).await.is_none() {

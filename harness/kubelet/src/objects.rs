@@ -60,8 +60,15 @@ pub(crate) struct Objects {
 
 impl Objects {
     /// Begins to watch the common collections.
-    pub(crate) fn new(client: &Client, node_name: &str, clock: Clock, tasks: &TaskTracker, shutdown: &CancellationToken) -> Self {
-        let by_name = ListOptions { field_selector: Some(format!("metadata.name={node_name}")), ..ListOptions::default() };
+    pub(crate) fn new(
+        client: &Client,
+        node_name: &str,
+        clock: Clock,
+        tasks: &TaskTracker,
+        shutdown: &CancellationToken,
+    ) -> Self {
+        let by_name =
+            ListOptions { field_selector: Some(format!("metadata.name={node_name}")), ..ListOptions::default() };
         Self {
             services: watch_all(client, ListOptions::default(), clock, tasks, shutdown),
             drivers: watch_all(client, ListOptions::default(), clock, tasks, shutdown),
@@ -147,7 +154,8 @@ impl Objects {
         let mut entries = watched.entries.lock();
         for name in names {
             let entry = entries.entry((namespace.to_owned(), name.clone())).or_insert_with(|| {
-                let options = ListOptions { field_selector: Some(format!("metadata.name={name}")), ..ListOptions::default() };
+                let options =
+                    ListOptions { field_selector: Some(format!("metadata.name={name}")), ..ListOptions::default() };
                 let (run, cache, _) = reflector(&self.client, Some(namespace), options, self.clock, NO_BUFFER);
                 let stop = self.shutdown.child_token();
                 self.tasks.spawn(run.run(stop.clone()));
@@ -159,7 +167,13 @@ impl Objects {
     }
 }
 
-fn watch_all<K: KubeType>(client: &Client, options: ListOptions, clock: Clock, tasks: &TaskTracker, shutdown: &CancellationToken) -> Cache<K> {
+fn watch_all<K: KubeType>(
+    client: &Client,
+    options: ListOptions,
+    clock: Clock,
+    tasks: &TaskTracker,
+    shutdown: &CancellationToken,
+) -> Cache<K> {
     let (run, cache, _) = reflector(client, None, options, clock, NO_BUFFER);
     tasks.spawn(run.run(shutdown.clone()));
     cache

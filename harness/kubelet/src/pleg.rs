@@ -78,7 +78,11 @@ async fn listen(agent: &Arc<Agent>, mut stream: EventStream) {
 fn tell(agent: &Arc<Agent>, e: &v1::ContainerEventResponse) {
     let sandbox = e.pod_sandbox_status.as_ref();
     let from_sandbox = sandbox.and_then(|s| s.metadata.as_ref()).map(|m| m.uid.clone());
-    let from_container = e.containers_statuses.iter().find(|c| c.id == e.container_id).and_then(|c| c.labels.get(labels::POD_UID).cloned());
+    let from_container = e
+        .containers_statuses
+        .iter()
+        .find(|c| c.id == e.container_id)
+        .and_then(|c| c.labels.get(labels::POD_UID).cloned());
     let Some(uid) = from_sandbox.or(from_container).filter(|u| !u.is_empty()) else { return };
     let state = match e.container_event_type() {
         v1::ContainerEventType::ContainerCreatedEvent | v1::ContainerEventType::ContainerDeletedEvent => return,
@@ -89,11 +93,15 @@ fn tell(agent: &Arc<Agent>, e: &v1::ContainerEventResponse) {
 }
 
 async fn listing(agent: &Agent) -> Cri<Vec<Seen>> {
-    let (sandboxes, containers) =
-        futures::future::try_join(agent.runtime.list_pod_sandbox(v1::PodSandboxFilter::default()), agent.runtime.list_containers(v1::ContainerFilter::default())).await?;
+    let (sandboxes, containers) = futures::future::try_join(
+        agent.runtime.list_pod_sandbox(v1::PodSandboxFilter::default()),
+        agent.runtime.list_containers(v1::ContainerFilter::default()),
+    )
+    .await?;
     let mut out = Vec::new();
     for s in sandboxes {
-        let state = if s.state() == v1::PodSandboxState::SandboxReady { RuntimeState::Running } else { RuntimeState::Exited };
+        let state =
+            if s.state() == v1::PodSandboxState::SandboxReady { RuntimeState::Running } else { RuntimeState::Exited };
         let uid = s.metadata.as_ref().map(|m| m.uid.clone()).unwrap_or_default();
         out.push(Seen { uid, id: s.id, state });
     }
@@ -170,7 +178,12 @@ async fn remove_orphan(agent: &Arc<Agent>, uid: &str) -> Cri<()> {
     });
     let targets: Vec<Target> = containers
         .into_iter()
-        .map(|c| Target { id: c.id, name: c.labels.get(labels::CONTAINER_NAME).cloned().unwrap_or_default(), message: None, reason: None })
+        .map(|c| Target {
+            id: c.id,
+            name: c.labels.get(labels::CONTAINER_NAME).cloned().unwrap_or_default(),
+            message: None,
+            reason: None,
+        })
         .collect();
     let key = PodKey { namespace: String::new(), name: String::new(), uid: uid.to_owned() };
     let kill = Kill { agent, pod: None, key: &key };

@@ -53,7 +53,8 @@ async fn rotate(agent: &Agent, c: &v1::Container) -> Result<(), String> {
 }
 
 fn prune(agent: &Agent, dir: &Path, prefix: &str) -> Result<(), String> {
-    let mut old: Vec<String> = agent.host.list(dir).map_err(|e| e.to_string())?.into_iter().filter(|n| n.starts_with(prefix)).collect();
+    let mut old: Vec<String> =
+        agent.host.list(dir).map_err(|e| e.to_string())?.into_iter().filter(|n| n.starts_with(prefix)).collect();
     old.sort();
     let keep = agent.config.container_log_max_files.saturating_sub(1);
     let excess = old.len().saturating_sub(keep);

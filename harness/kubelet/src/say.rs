@@ -27,12 +27,26 @@ impl Say {
     }
 
     /// An ordinary event about one container.
-    pub(crate) fn container(&self, pod: &Pod, kind: ContainerKind, name: &str, reason: &'static str, message: impl Into<String>) {
+    pub(crate) fn container(
+        &self,
+        pod: &Pod,
+        kind: ContainerKind,
+        name: &str,
+        reason: &'static str,
+        message: impl Into<String>,
+    ) {
         self.recorder.event(at(pod, kind, name), EventType::Normal, reason, message);
     }
 
     /// A warning about one container.
-    pub(crate) fn container_warn(&self, pod: &Pod, kind: ContainerKind, name: &str, reason: &'static str, message: impl Into<String>) {
+    pub(crate) fn container_warn(
+        &self,
+        pod: &Pod,
+        kind: ContainerKind,
+        name: &str,
+        reason: &'static str,
+        message: impl Into<String>,
+    ) {
         self.recorder.event(at(pod, kind, name), EventType::Warning, reason, message);
     }
 

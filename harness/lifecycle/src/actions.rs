@@ -109,9 +109,8 @@ fn with_new_sandbox(pod: &Pod, runtime: &RuntimePod, attempt: u32, mut actions: 
     if !may_restart && attempt != 0 && !runtime.containers.is_empty() {
         return actions;
     }
-    let succeeded = |c: &Container| {
-        runtime.container(&c.name).is_some_and(|r| r.state == RuntimeState::Exited && r.exit_code == 0)
-    };
+    let succeeded =
+        |c: &Container| runtime.container(&c.name).is_some_and(|r| r.state == RuntimeState::Exited && r.exit_code == 0);
     let on_failure = spec::restart_policy(pod) == spec::RestartPolicy::OnFailure;
     let start: Vec<usize> = spec::containers(pod)
         .iter()
@@ -140,7 +139,9 @@ fn regular(pod: &Pod, runtime: &RuntimePod, inputs: &Inputs<'_>, i: usize, c: &C
                 actions.start.push(i);
                 if let Some(r) = other.filter(|r| r.state == RuntimeState::Unknown) {
                     let message = "Container is in \"unknown\" state, try killing it before restart".to_owned();
-                    actions.kill.insert(r.id.clone(), KillOrder { name: c.name.clone(), message, reason: KillReason::Unknown });
+                    actions
+                        .kill
+                        .insert(r.id.clone(), KillOrder { name: c.name.clone(), message, reason: KillReason::Unknown });
                 }
             }
             return;

@@ -12,16 +12,15 @@ use std::collections::BTreeMap;
 
 use podlab_api::{
     core::{
-        Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
-        ContainerUser, LinuxContainerUser, Pod,
+        Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
+        ContainerStatus, ContainerUser, LinuxContainerUser, Pod,
     },
     jiff::Timestamp,
     meta::Time,
 };
 
 use crate::{
-    resize,
-    restart,
+    resize, restart,
     runtime::{ContainerRecord, RuntimePod, RuntimeState},
     spec::{self, ContainerKind},
     words::WaitingReason,
@@ -53,8 +52,14 @@ pub struct View<'a> {
 
 /// Statuses of one list of containers; `previous` is the same list of the last status.
 /// Regular and ephemeral containers come out sorted by name, init containers in spec order.
-pub fn statuses(view: &View<'_>, kind: ContainerKind, list: &[Container], previous: &[ContainerStatus]) -> Vec<ContainerStatus> {
-    let has_init = kind == ContainerKind::Init || (kind == ContainerKind::Regular && !spec::init_containers(view.pod).is_empty());
+pub fn statuses(
+    view: &View<'_>,
+    kind: ContainerKind,
+    list: &[Container],
+    previous: &[ContainerStatus],
+) -> Vec<ContainerStatus> {
+    let has_init =
+        kind == ContainerKind::Init || (kind == ContainerKind::Regular && !spec::init_containers(view.pod).is_empty());
     let old = |name: &str| previous.iter().find(|s| s.name == name);
     let mut out: Vec<ContainerStatus> = list.iter().map(|c| initial(view, c, old(&c.name), has_init)).collect();
     for status in &mut out {
@@ -96,7 +101,9 @@ fn initial(view: &View<'_>, c: &Container, old: Option<&ContainerStatus>, has_in
     let was_running = old.state.as_ref().is_some_and(|s| s.running.is_some());
     let has_last = status.last_state.as_ref().is_some_and(|s| s.terminated.is_some());
     if was_running && view.runtime.container(&c.name).is_none() && !has_last {
-        status.last_state = Some(lost("The container could not be located when the pod was deleted.  The container used to be Running"));
+        status.last_state = Some(lost(
+            "The container could not be located when the pod was deleted.  The container used to be Running",
+        ));
         if !spec::is_deleting(view.pod) {
             status.restart_count += 1;
         }
@@ -114,7 +121,11 @@ fn convert(view: &View<'_>, r: &ContainerRecord, old: Option<&ContainerStatus>) 
         state: Some(state_of(view, r)),
         last_state: None,
         user: r.user.as_ref().filter(|_| r.state == RuntimeState::Running).map(|u| ContainerUser {
-            linux: Some(LinuxContainerUser { uid: u.uid, gid: u.gid, supplemental_groups: Some(u.groups.clone()).filter(|g| !g.is_empty()) }),
+            linux: Some(LinuxContainerUser {
+                uid: u.uid,
+                gid: u.gid,
+                supplemental_groups: Some(u.groups.clone()).filter(|g| !g.is_empty()),
+            }),
         }),
         ..ContainerStatus::default()
     };
@@ -128,7 +139,8 @@ fn convert(view: &View<'_>, r: &ContainerRecord, old: Option<&ContainerStatus>) 
         // The previous end is kept when the runtime no longer has the container it came from.
         let restarted = status.restart_count > 0;
         if restarted {
-            status.last_state = if old.restart_count == status.restart_count || old.container_id == status.container_id {
+            status.last_state = if old.restart_count == status.restart_count || old.container_id == status.container_id
+            {
                 old.last_state.clone()
             } else {
                 old.state.clone().filter(|s| s.terminated.is_some()).or_else(|| old.last_state.clone())
@@ -146,7 +158,9 @@ fn apply_failure(view: &View<'_>, kind: ContainerKind, c: &Container, status: &m
             return;
         }
     }
-    if kind == ContainerKind::Ephemeral && view.runtime.container(&c.name).is_some_and(|r| r.state == RuntimeState::Exited) {
+    if kind == ContainerKind::Ephemeral
+        && view.runtime.container(&c.name).is_some_and(|r| r.state == RuntimeState::Exited)
+    {
         return;
     }
     if !restart::should_start(view.pod, c, kind == ContainerKind::Init, view.runtime) {
@@ -162,9 +176,10 @@ fn apply_failure(view: &View<'_>, kind: ContainerKind, c: &Container, status: &m
 fn state_of(view: &View<'_>, r: &ContainerRecord) -> ContainerState {
     match r.state {
         RuntimeState::Created | RuntimeState::Unknown => waiting(None, None),
-        RuntimeState::Running => {
-            ContainerState { running: Some(ContainerStateRunning { started_at: r.started_at.map(secs) }), ..ContainerState::default() }
-        }
+        RuntimeState::Running => ContainerState {
+            running: Some(ContainerStateRunning { started_at: r.started_at.map(secs) }),
+            ..ContainerState::default()
+        },
         RuntimeState::Exited => ContainerState {
             terminated: Some(ContainerStateTerminated {
                 container_id: Some(format!("{}://{}", view.scheme, r.id)),

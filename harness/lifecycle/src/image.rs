@@ -56,7 +56,9 @@ impl ImageName {
             None => (name, None),
         };
         let (domain, remote) = match rest.split_once('/') {
-            Some((host, path)) if host.contains(['.', ':']) || host == "localhost" || host.to_lowercase() != host => (host, path),
+            Some((host, path)) if host.contains(['.', ':']) || host == "localhost" || host.to_lowercase() != host => {
+                (host, path)
+            }
             _ => ("docker.io", rest),
         };
         let (path, tag) = match remote.rsplit_once(':') {
@@ -66,7 +68,8 @@ impl ImageName {
         if path.to_lowercase() != path {
             return Err(InvalidName::Uppercase(path.to_owned()));
         }
-        let path = if domain == "docker.io" && !path.contains('/') { format!("library/{path}") } else { path.to_owned() };
+        let path =
+            if domain == "docker.io" && !path.contains('/') { format!("library/{path}") } else { path.to_owned() };
         let path_ok = path.split('/').all(is_component) && is_domain(domain);
         if !path_ok || tag.is_some_and(|t| !is_tag(t)) {
             return Err(InvalidName::Format);
@@ -155,7 +158,10 @@ fn is_domain(d: &str) -> bool {
     port_ok
         && (v6
             || host.split('.').all(|l| {
-                !l.is_empty() && !l.starts_with('-') && !l.ends_with('-') && l.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+                !l.is_empty()
+                    && !l.starts_with('-')
+                    && !l.ends_with('-')
+                    && l.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
             }))
 }
 

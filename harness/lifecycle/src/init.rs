@@ -33,7 +33,11 @@ pub(crate) fn compute(pod: &Pod, runtime: &RuntimePod, inputs: &Inputs<'_>, acti
             continue;
         }
         let walk = Walk { last: i + 1 == init.len(), index: i, later_began };
-        let step = if sidecar { step_sidecar(c, record, inputs, &walk, actions) } else { step_init(pod, c, record, &walk, actions) };
+        let step = if sidecar {
+            step_sidecar(c, record, inputs, &walk, actions)
+        } else {
+            step_init(pod, c, record, &walk, actions)
+        };
         match step {
             Step::Over => initialized = true,
             Step::Going => {}

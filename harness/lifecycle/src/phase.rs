@@ -28,7 +28,13 @@ struct Count {
 }
 
 /// The phase of a Pod. `began` says whether a regular container had started before this status.
-pub fn phase(pod: &Pod, init: &[ContainerStatus], regular: &[ContainerStatus], liveness: Liveness, began: bool) -> Phase {
+pub fn phase(
+    pod: &Pod,
+    init: &[ContainerStatus],
+    regular: &[ContainerStatus],
+    liveness: Liveness,
+    began: bool,
+) -> Phase {
     let mut count = Count::default();
     let (mut pending_init, mut pending_sidecar, mut failed_init) = (0, 0, 0);
     for c in spec::init_containers(pod) {
@@ -81,7 +87,8 @@ pub fn phase(pod: &Pod, init: &[ContainerStatus], regular: &[ContainerStatus], l
                 match last {
                     Some(t) => {
                         count.stopped += 1;
-                        count.restartable += usize::from(restart::after_exit(pod, c, false, t.exit_code) != restart::Decision::Leave);
+                        count.restartable +=
+                            usize::from(restart::after_exit(pod, c, false, t.exit_code) != restart::Decision::Leave);
                     }
                     None => count.waiting += 1,
                 }

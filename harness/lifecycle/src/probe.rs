@@ -9,7 +9,10 @@
 
 use std::collections::BTreeMap;
 
-use podlab_api::{core::{ContainerStatus, Probe}, jiff::Timestamp};
+use podlab_api::{
+    core::{ContainerStatus, Probe},
+    jiff::Timestamp,
+};
 
 use crate::backoff;
 
@@ -105,7 +108,8 @@ pub struct ProbeTimes {
 impl ProbeTimes {
     /// Reads a probe's numbers; absent or non-positive ones take upstream's defaults.
     pub fn of(p: &Probe) -> Self {
-        let positive = |v: Option<i32>, default: u32| v.and_then(|v| u32::try_from(v).ok()).filter(|v| *v > 0).unwrap_or(default);
+        let positive =
+            |v: Option<i32>, default: u32| v.and_then(|v| u32::try_from(v).ok()).filter(|v| *v > 0).unwrap_or(default);
         Self {
             initial_delay: u64::from(positive(p.initial_delay_seconds, 0)),
             period: u64::from(positive(p.period_seconds, 10)),
@@ -208,7 +212,11 @@ impl Machine {
         let state = status.state.as_ref();
         let Some(running) = state.and_then(|s| s.running.as_ref()) else {
             let ended = state.is_some_and(|s| s.terminated.is_some());
-            return if ended && !pod.restarts { Turn::SetAndEnd(ProbeResult::Failure) } else { Turn::Set(ProbeResult::Failure) };
+            return if ended && !pod.restarts {
+                Turn::SetAndEnd(ProbeResult::Failure)
+            } else {
+                Turn::Set(ProbeResult::Failure)
+            };
         };
         if pod.deleting && self.kind != ProbeKind::Readiness {
             return Turn::SetAndEnd(ProbeResult::Success);

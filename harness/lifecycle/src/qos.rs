@@ -1,6 +1,9 @@
 //! Quality-of-service class of a Pod. Source: k/k pkg/apis/core/v1/helper/qos/qos.go.
 
-use podlab_api::{core::{Pod, ResourceRequirements}, parse_milli};
+use podlab_api::{
+    core::{Pod, ResourceRequirements},
+    parse_milli,
+};
 
 use crate::spec;
 
@@ -38,12 +41,18 @@ pub fn of(pod: &Pod) -> QosClass {
 
 /// Computes the class from the spec; zero quantities count as absent. Pod-level resources decide alone when set.
 pub fn compute(pod: &Pod) -> QosClass {
-    let level = spec::pod_spec(pod).resources.as_ref().filter(|r| positive(r, true, "cpu") || positive(r, true, "memory") || positive(r, false, "cpu") || positive(r, false, "memory"));
+    let level = spec::pod_spec(pod).resources.as_ref().filter(|r| {
+        positive(r, true, "cpu")
+            || positive(r, true, "memory")
+            || positive(r, false, "cpu")
+            || positive(r, false, "memory")
+    });
     let all: Vec<&ResourceRequirements> = match level {
         Some(r) => vec![r],
         None => {
             let both = spec::containers(pod).iter().chain(spec::init_containers(pod));
-            static NONE: std::sync::LazyLock<ResourceRequirements> = std::sync::LazyLock::new(ResourceRequirements::default);
+            static NONE: std::sync::LazyLock<ResourceRequirements> =
+                std::sync::LazyLock::new(ResourceRequirements::default);
             both.map(|c| c.resources.as_ref().unwrap_or(&NONE)).collect()
         }
     };

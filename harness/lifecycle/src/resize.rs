@@ -77,7 +77,8 @@ pub fn plan(pod: &Pod, runtime: &RuntimePod) -> Vec<ContainerResize> {
                 let policy = c.resize_policy.iter().flatten().find(|p| p.resource_name == key);
                 changed && policy.is_some_and(|p| p.restart_policy == "RestartContainer")
             };
-            let method = if restarts("cpu", cpu) || restarts("memory", memory) { Method::Restart } else { Method::InPlace };
+            let method =
+                if restarts("cpu", cpu) || restarts("memory", memory) { Method::Restart } else { Method::InPlace };
             (cpu || memory).then(|| ContainerResize { name: c.name.clone(), id: record.id.clone(), method })
         })
         .collect()
@@ -112,10 +113,16 @@ pub fn show(c: &Container, record: Option<&ContainerRecord>, status: &mut Contai
         if limits.contains_key("cpu") && now.cpu_quota > 0 && now.cpu_period > 0 {
             let milli = now.cpu_quota * 1000 / now.cpu_period;
             if amount(Some(spec), Side::Limits, "cpu") != Some(milli) {
-                limits.insert("cpu".to_owned(), quantity(if milli % 1000 == 0 { (milli / 1000).to_string() } else { format!("{milli}m") }));
+                limits.insert(
+                    "cpu".to_owned(),
+                    quantity(if milli % 1000 == 0 { (milli / 1000).to_string() } else { format!("{milli}m") }),
+                );
             }
         }
-        if limits.contains_key("memory") && now.memory_limit > 0 && amount(Some(spec), Side::Limits, "memory") != Some(now.memory_limit) {
+        if limits.contains_key("memory")
+            && now.memory_limit > 0
+            && amount(Some(spec), Side::Limits, "memory") != Some(now.memory_limit)
+        {
             limits.insert("memory".to_owned(), quantity(now.memory_limit.to_string()));
         }
     }
@@ -144,7 +151,12 @@ mod tests {
         c.resources = Some(ResourceRequirements { limits: Some(limits), requests: Some(requests), claims: None });
         let with = |quota: i64, shares: i64, memory: i64| {
             let mut r = record("c", RuntimeState::Running, 0);
-            r.resources = Some(RuntimeResources { cpu_quota: quota, cpu_period: 100_000, cpu_shares: shares, memory_limit: memory });
+            r.resources = Some(RuntimeResources {
+                cpu_quota: quota,
+                cpu_period: 100_000,
+                cpu_shares: shares,
+                memory_limit: memory,
+            });
             with_sandbox(vec![r])
         };
         assert!(plan(&pod, &with(30_000, 153, 64 << 20)).is_empty());

@@ -10,7 +10,10 @@ use podlab_api::{
     parse_milli, parse_quantity,
 };
 
-use crate::{qos::{self, QosClass}, spec};
+use crate::{
+    qos::{self, QosClass},
+    spec,
+};
 
 /// CFS period, µs.
 pub const CPU_PERIOD: i64 = 100_000;

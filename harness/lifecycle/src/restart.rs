@@ -79,7 +79,10 @@ pub fn restarts_on_failure(pod: &Pod, container: &Container, init: bool) -> bool
 pub fn wants_restart_all(pod: &Pod, runtime: &RuntimePod) -> bool {
     let asks = |c: &Container, init: bool| {
         let exited = |r: &&ContainerRecord| r.state == RuntimeState::Exited && r.reason != "RestartingAllContainers";
-        runtime.container(&c.name).filter(exited).is_some_and(|r| after_exit(pod, c, init, r.exit_code) == Decision::RestartAll)
+        runtime
+            .container(&c.name)
+            .filter(exited)
+            .is_some_and(|r| after_exit(pod, c, init, r.exit_code) == Decision::RestartAll)
     };
     spec::containers(pod).iter().any(|c| asks(c, false)) || spec::init_containers(pod).iter().any(|c| asks(c, true))
 }

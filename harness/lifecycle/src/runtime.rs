@@ -136,8 +136,7 @@ impl RuntimePod {
         let Some(latest) = self.sandboxes.first() else { return SandboxCheck { changed: true, attempt: 0, id: None } };
         let ready = self.sandboxes.iter().filter(|s| s.ready).count();
         let host = spec::host_network(pod);
-        let unusable =
-            ready > 1 || !latest.ready || latest.host_network != host || (!host && latest.ips.is_empty());
+        let unusable = ready > 1 || !latest.ready || latest.host_network != host || (!host && latest.ips.is_empty());
         let attempt = if unusable { latest.attempt + 1 } else { latest.attempt };
         SandboxCheck { changed: unusable, attempt, id: Some(latest.id.clone()) }
     }

@@ -67,10 +67,25 @@ pub fn generate(inputs: &Inputs<'_>) -> PodStatus {
     let (pod, previous) = (inputs.view.pod, inputs.previous);
     let api = pod.status.as_ref();
     let list = |l: &Option<Vec<ContainerStatus>>| l.clone().unwrap_or_default();
-    let mut init = container::statuses(&inputs.view, ContainerKind::Init, spec::init_containers(pod), &list(&previous.init_container_statuses));
-    let mut regular = container::statuses(&inputs.view, ContainerKind::Regular, spec::containers(pod), &list(&previous.container_statuses));
+    let mut init = container::statuses(
+        &inputs.view,
+        ContainerKind::Init,
+        spec::init_containers(pod),
+        &list(&previous.init_container_statuses),
+    );
+    let mut regular = container::statuses(
+        &inputs.view,
+        ContainerKind::Regular,
+        spec::containers(pod),
+        &list(&previous.container_statuses),
+    );
     let ephemeral_spec = spec::ephemeral_containers(pod);
-    let ephemeral = container::statuses(&inputs.view, ContainerKind::Ephemeral, &ephemeral_spec, &list(&previous.ephemeral_container_statuses));
+    let ephemeral = container::statuses(
+        &inputs.view,
+        ContainerKind::Ephemeral,
+        &ephemeral_spec,
+        &list(&previous.ephemeral_container_statuses),
+    );
     flag(pod, inputs.readiness, &mut init, &mut regular);
 
     let old = Phase::parse(previous.phase.as_deref());
@@ -172,14 +187,16 @@ pub fn stamp(mut next: PodStatus, previous: &PodStatus, now: Timestamp) -> PodSt
     for c in next.conditions.iter_mut().flatten() {
         let before = old.iter().find(|o| o.type_ == c.type_);
         let same = before.filter(|o| o.status == c.status).and_then(|o| o.last_transition_time.clone());
-        c.last_transition_time = same.or_else(|| c.last_transition_time.take().filter(|_| before.is_none())).or_else(|| Some(secs(now)));
+        c.last_transition_time =
+            same.or_else(|| c.last_transition_time.take().filter(|_| before.is_none())).or_else(|| Some(secs(now)));
     }
     limit_messages(&mut next);
     next
 }
 
 fn limit_messages(status: &mut PodStatus) {
-    let lists = [&mut status.init_container_statuses, &mut status.container_statuses, &mut status.ephemeral_container_statuses];
+    let lists =
+        [&mut status.init_container_statuses, &mut status.container_statuses, &mut status.ephemeral_container_statuses];
     let count: usize = lists.iter().map(|l| l.as_ref().map_or(0, Vec::len)).sum();
     let each = (MAX_POD_MESSAGES / count.max(1)).min(MAX_MESSAGE);
     for s in lists.into_iter().flatten().flatten() {
@@ -206,7 +223,8 @@ pub enum MayRun {
 /// What to write over `shown` so that the API shows `next`.
 pub fn merge(shown: &PodStatus, next: &PodStatus, may_run: MayRun) -> PodStatus {
     let mut out = next.clone();
-    let to_terminal = !Phase::parse(shown.phase.as_deref()).is_terminal() && Phase::parse(next.phase.as_deref()).is_terminal();
+    let to_terminal =
+        !Phase::parse(shown.phase.as_deref()).is_terminal() && Phase::parse(next.phase.as_deref()).is_terminal();
     let mut merged: Vec<PodCondition> =
         shown.conditions.iter().flatten().filter(|c| !condition::owned_by_agent(&c.type_)).cloned().collect();
     for c in next.conditions.iter().flatten() {
@@ -230,7 +248,11 @@ pub fn merge(shown: &PodStatus, next: &PodStatus, may_run: MayRun) -> PodStatus 
             if let Some(c) = merged.iter_mut().find(|c| c.type_ == kind && c.status == "True") {
                 let generation = c.observed_generation;
                 let time = c.last_transition_time.take();
-                *c = PodCondition { observed_generation: generation, last_transition_time: time, ..conditions::terminal(kind, phase) };
+                *c = PodCondition {
+                    observed_generation: generation,
+                    last_transition_time: time,
+                    ..conditions::terminal(kind, phase)
+                };
             }
         }
     }
@@ -314,7 +336,12 @@ fn refresh_ready(pod: &Pod, mut status: PodStatus) -> PodStatus {
         let at = next.iter().position(|c| condition::owned_by_agent(&c.type_)).unwrap_or(next.len());
         next.insert(at, c.clone());
     }
-    for c in old.iter().filter(|c| matches!(c.type_.as_str(), condition::RESIZE_PENDING | condition::RESIZE_IN_PROGRESS | condition::ALL_RESTARTING)) {
+    for c in old.iter().filter(|c| {
+        matches!(
+            c.type_.as_str(),
+            condition::RESIZE_PENDING | condition::RESIZE_IN_PROGRESS | condition::ALL_RESTARTING
+        )
+    }) {
         next.push(c.clone());
     }
     status.conditions = Some(next);

@@ -9,10 +9,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use podlab_api::core::{Container, Pod};
 
-use crate::{
-    actions::KillReason,
-    spec,
-};
+use crate::{actions::KillReason, spec};
 
 /// What is left to a container at least, once its preStop used the grace up.
 pub const MINIMUM_GRACE: Duration = Duration::from_secs(2);

@@ -98,7 +98,14 @@ pub mod condition {
     pub fn owned_by_agent(kind: &str) -> bool {
         matches!(
             kind,
-            READY_TO_START | INITIALIZED | READY | CONTAINERS_READY | SCHEDULED | RESIZE_PENDING | RESIZE_IN_PROGRESS | ALL_RESTARTING
+            READY_TO_START
+                | INITIALIZED
+                | READY
+                | CONTAINERS_READY
+                | SCHEDULED
+                | RESIZE_PENDING
+                | RESIZE_IN_PROGRESS
+                | ALL_RESTARTING
         )
     }
 }

@@ -1,11 +1,11 @@
 //! A container's CRI configuration. Source: k/k pkg/kubelet/kuberuntime/kuberuntime_container.go generateContainerConfig.
 
-use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-};
+use std::{collections::BTreeMap, path::PathBuf};
 
-use podlab_api::{ApiError, core::{Container, Pod}};
+use podlab_api::{
+    ApiError,
+    core::{Container, Pod},
+};
 use podlab_cri::v1;
 use podlab_lifecycle::{spec, termination};
 
@@ -15,9 +15,8 @@ use super::{
     env::EnvInputs,
     environment,
     expand::expand,
-    hosts_file, linux_resources,
+    hostname_and_domain, hosts_file, linux_resources,
     mounts::{self, MountInputs, MountSource},
-    hostname_and_domain,
     security::{self, ImageUser},
 };
 use crate::{config::KubeletConfig, host::Host, labels, objects::Objects};
@@ -113,7 +112,7 @@ pub(crate) async fn container_config(
         command: expanded(&c.command),
         args: expanded(&c.args),
         working_dir: c.working_dir.clone().unwrap_or_default(),
-        envs: env.iter().map(|(k, v)| v1::KeyValue { key: k.clone(), value: v.clone().into_bytes().into() }).collect(),
+        envs: env.iter().map(|(k, v)| v1::KeyValue { key: k.clone(), value: v.clone().into_bytes() }).collect(),
         mounts,
         devices,
         labels: container_labels(pod, &c.name),
@@ -138,7 +137,11 @@ pub(crate) async fn container_config(
 }
 
 fn plain(host_path: PathBuf, container_path: &str) -> v1::Mount {
-    v1::Mount { container_path: container_path.to_owned(), host_path: host_path.display().to_string(), ..Default::default() }
+    v1::Mount {
+        container_path: container_path.to_owned(),
+        host_path: host_path.display().to_string(),
+        ..Default::default()
+    }
 }
 
 fn write_hosts(inputs: &ContainerInputs<'_>, config: &KubeletConfig, host: &dyn Host) -> Result<PathBuf, ConfigError> {
@@ -151,11 +154,16 @@ fn write_hosts(inputs: &ContainerInputs<'_>, config: &KubeletConfig, host: &dyn 
     };
     let (hostname, domain) = hostname_and_domain(inputs.pod, &config.cluster_domain);
     let text = hosts_file(inputs.pod, inputs.pod_ips, &hostname, &domain, &String::from_utf8_lossy(&node));
-    host.write(&path, text.as_bytes(), 0o644).map_err(|e| ConfigError::File(format!("write {}: {e}", path.display())))?;
+    host.write(&path, text.as_bytes(), 0o644)
+        .map_err(|e| ConfigError::File(format!("write {}: {e}", path.display())))?;
     Ok(path)
 }
 
-fn write_message_file(inputs: &ContainerInputs<'_>, config: &KubeletConfig, host: &dyn Host) -> Result<PathBuf, ConfigError> {
+fn write_message_file(
+    inputs: &ContainerInputs<'_>,
+    config: &KubeletConfig,
+    host: &dyn Host,
+) -> Result<PathBuf, ConfigError> {
     let uid = inputs.pod.metadata.uid.as_deref().unwrap_or_default();
     let dir = config.pod_dir(uid).join("containers").join(&inputs.container.name);
     let path = dir.join(&inputs.nonce);
@@ -187,7 +195,10 @@ fn annotations(inputs: &ContainerInputs<'_>) -> BTreeMap<String, String> {
     let mut out: BTreeMap<&str, String> = BTreeMap::new();
     out.insert(labels::HASH, format!("{:x}", spec_hash(c)));
     out.insert(labels::RESTART_COUNT, inputs.restart_count.to_string());
-    out.insert(labels::MESSAGE_PATH, c.termination_message_path.clone().unwrap_or_else(|| "/dev/termination-log".to_owned()));
+    out.insert(
+        labels::MESSAGE_PATH,
+        c.termination_message_path.clone().unwrap_or_else(|| "/dev/termination-log".to_owned()),
+    );
     out.insert(labels::MESSAGE_POLICY, c.termination_message_policy.clone().unwrap_or_else(|| "File".to_owned()));
     out.insert(labels::POD_GRACE, termination::container_grace(pod, None, None).to_string());
     if let Some(g) = pod.metadata.deletion_grace_period_seconds {

@@ -124,7 +124,9 @@ fn parse(text: &str) -> v1::DnsConfig {
         let mut words = line.split_whitespace();
         match words.next() {
             Some("nameserver") => out.servers.extend(words.next().map(str::to_owned)),
-            Some("search") => out.searches = words.map(|w| w.trim_end_matches('.').to_owned()).filter(|w| !w.is_empty()).collect(),
+            Some("search") => {
+                out.searches = words.map(|w| w.trim_end_matches('.').to_owned()).filter(|w| !w.is_empty()).collect()
+            }
             Some("options") => out.options = words.map(str::to_owned).collect(),
             _ => {}
         }
@@ -139,14 +141,25 @@ mod tests {
     #[test]
     fn policies_choose_whose_servers_are_used() {
         let dns = ["10.96.0.10".to_owned()];
-        let node = NodeDns { cluster_dns: &dns, cluster_domain: "cluster.local", resolv_conf: "nameserver 1.1.1.1\nsearch host.example\noptions edns0\n" };
+        let node = NodeDns {
+            cluster_dns: &dns,
+            cluster_domain: "cluster.local",
+            resolv_conf: "nameserver 1.1.1.1\nsearch host.example\noptions edns0\n",
+        };
         let mk = |policy: &str, host: bool| {
             let mut pod = Pod::default();
             pod.metadata.namespace = Some("ns".into());
-            pod.spec = Some(podlab_api::core::PodSpec { dns_policy: Some(policy.into()), host_network: Some(host), ..Default::default() });
+            pod.spec = Some(podlab_api::core::PodSpec {
+                dns_policy: Some(policy.into()),
+                host_network: Some(host),
+                ..Default::default()
+            });
             dns_config(&pod, &node).0
         };
-        assert_eq!(mk("ClusterFirst", false).searches, ["ns.svc.cluster.local", "svc.cluster.local", "cluster.local", "host.example"]);
+        assert_eq!(
+            mk("ClusterFirst", false).searches,
+            ["ns.svc.cluster.local", "svc.cluster.local", "cluster.local", "host.example"]
+        );
         assert_eq!(mk("ClusterFirst", true).servers, ["1.1.1.1"]);
         assert_eq!(mk("ClusterFirstWithHostNet", true).servers, ["10.96.0.10"]);
         assert_eq!(mk("Default", false).options, ["edns0"]);

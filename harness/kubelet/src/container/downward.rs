@@ -4,7 +4,10 @@ use podlab_api::{
     core::{Container, Pod, ResourceFieldSelector},
     parse_milli,
 };
-use podlab_lifecycle::{resources::{Side, amount}, spec};
+use podlab_lifecycle::{
+    resources::{Side, amount},
+    spec,
+};
 
 /// A reference that names nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -99,7 +102,12 @@ pub(crate) struct Allocatable {
 }
 
 /// The value of a resource reference. `own` is the container it stands in, for references that name none.
-pub(crate) fn resource_field(pod: &Pod, own: Option<&Container>, r: &ResourceFieldSelector, node: Allocatable) -> Result<String, FieldError> {
+pub(crate) fn resource_field(
+    pod: &Pod,
+    own: Option<&Container>,
+    r: &ResourceFieldSelector,
+    node: Allocatable,
+) -> Result<String, FieldError> {
     let named = r.container_name.as_deref().filter(|n| !n.is_empty());
     let found = named.and_then(|n| spec::find(pod, n).map(|(_, c)| c));
     let container = match (named, &found, own) {
@@ -150,7 +158,12 @@ mod tests {
             ..ResourceFieldSelector::default()
         };
         let node = Allocatable { cpu_milli: 1500, memory: 3 << 20, ephemeral_storage: 0 };
-        for (res, div, expect) in [("limits.cpu", "1", "2"), ("limits.cpu", "1m", "1500"), ("limits.memory", "1Mi", "3"), ("requests.cpu", "0", "0")] {
+        for (res, div, expect) in [
+            ("limits.cpu", "1", "2"),
+            ("limits.cpu", "1m", "1500"),
+            ("limits.memory", "1Mi", "3"),
+            ("requests.cpu", "0", "0"),
+        ] {
             assert_eq!(resource_field(&Pod::default(), Some(&c), &r(res, div), node).unwrap(), expect);
         }
     }

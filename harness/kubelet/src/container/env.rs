@@ -25,21 +25,24 @@ pub(crate) struct EnvInputs<'a> {
 }
 
 /// The environment, sorted by name, and a lookup for expanding commands.
-pub(crate) async fn environment(inputs: &EnvInputs<'_>, objects: &Objects) -> Result<BTreeMap<String, String>, ConfigError> {
+pub(crate) async fn environment(
+    inputs: &EnvInputs<'_>,
+    objects: &Objects,
+) -> Result<BTreeMap<String, String>, ConfigError> {
     let namespace = inputs.pod.metadata.namespace.as_deref().unwrap_or_default();
     let mut services = service_variables(inputs);
     let mut own: BTreeMap<String, String> = BTreeMap::new();
     for from in inputs.container.env_from.iter().flatten() {
         let prefix = from.prefix.as_deref().unwrap_or_default();
-        if let Some(r) = &from.config_map_ref {
-            if let Some(map) = found(objects.config_map(namespace, &r.name).await, r.optional)? {
-                own.extend(map.data.iter().flatten().map(|(k, v)| (format!("{prefix}{k}"), v.clone())));
-            }
+        if let Some(r) = &from.config_map_ref
+            && let Some(map) = found(objects.config_map(namespace, &r.name).await, r.optional)?
+        {
+            own.extend(map.data.iter().flatten().map(|(k, v)| (format!("{prefix}{k}"), v.clone())));
         }
-        if let Some(r) = &from.secret_ref {
-            if let Some(secret) = found(objects.secret(namespace, &r.name).await, r.optional)? {
-                own.extend(secret.data.iter().flatten().map(|(k, v)| (format!("{prefix}{k}"), utf8(&v.0))));
-            }
+        if let Some(r) = &from.secret_ref
+            && let Some(secret) = found(objects.secret(namespace, &r.name).await, r.optional)?
+        {
+            own.extend(secret.data.iter().flatten().map(|(k, v)| (format!("{prefix}{k}"), utf8(&v.0))));
         }
     }
     for var in inputs.container.env.iter().flatten() {
@@ -60,7 +63,12 @@ pub(crate) async fn environment(inputs: &EnvInputs<'_>, objects: &Objects) -> Re
     Ok(services)
 }
 
-async fn resolve(inputs: &EnvInputs<'_>, source: &EnvVarSource, namespace: &str, objects: &Objects) -> Result<Option<String>, ConfigError> {
+async fn resolve(
+    inputs: &EnvInputs<'_>,
+    source: &EnvVarSource,
+    namespace: &str,
+    objects: &Objects,
+) -> Result<Option<String>, ConfigError> {
     if let Some(f) = &source.field_ref {
         return Ok(Some(pod_field(inputs.pod, &f.field_path, inputs.addresses)?));
     }
@@ -69,11 +77,19 @@ async fn resolve(inputs: &EnvInputs<'_>, source: &EnvVarSource, namespace: &str,
     }
     if let Some(r) = &source.config_map_key_ref {
         let Some(map) = found(objects.config_map(namespace, &r.name).await, r.optional)? else { return Ok(None) };
-        return key_of(config_value(&map, &r.key), r.optional, || ConfigError::Key { kind: "ConfigMap", key: r.key.clone(), object: format!("{namespace}/{}", r.name) });
+        return key_of(config_value(&map, &r.key), r.optional, || ConfigError::Key {
+            kind: "ConfigMap",
+            key: r.key.clone(),
+            object: format!("{namespace}/{}", r.name),
+        });
     }
     if let Some(r) = &source.secret_key_ref {
         let Some(secret) = found(objects.secret(namespace, &r.name).await, r.optional)? else { return Ok(None) };
-        return key_of(secret_value(&secret, &r.key), r.optional, || ConfigError::Key { kind: "Secret", key: r.key.clone(), object: format!("{namespace}/{}", r.name) });
+        return key_of(secret_value(&secret, &r.key), r.optional, || ConfigError::Key {
+            kind: "Secret",
+            key: r.key.clone(),
+            object: format!("{namespace}/{}", r.name),
+        });
     }
     Ok(Some(String::new()))
 }
@@ -99,7 +115,11 @@ fn found<T>(result: Result<T, podlab_api::ApiError>, optional: Option<bool>) -> 
     }
 }
 
-fn key_of(value: Option<String>, optional: Option<bool>, error: impl FnOnce() -> ConfigError) -> Result<Option<String>, ConfigError> {
+fn key_of(
+    value: Option<String>,
+    optional: Option<bool>,
+    error: impl FnOnce() -> ConfigError,
+) -> Result<Option<String>, ConfigError> {
     match value {
         Some(v) => Ok(Some(v)),
         None if optional == Some(true) => Ok(None),
@@ -112,7 +132,8 @@ fn service_variables(inputs: &EnvInputs<'_>) -> BTreeMap<String, String> {
     let namespace = inputs.pod.metadata.namespace.as_deref().unwrap_or_default();
     let links = podlab_lifecycle::spec::pod_spec(inputs.pod).enable_service_links.unwrap_or(true);
     let mut out = BTreeMap::new();
-    let meta = |s: &Service| (s.metadata.namespace.clone().unwrap_or_default(), s.metadata.name.clone().unwrap_or_default());
+    let meta =
+        |s: &Service| (s.metadata.namespace.clone().unwrap_or_default(), s.metadata.name.clone().unwrap_or_default());
     // The Pod's own namespace wins over `default/kubernetes`.
     let master = inputs.services.iter().filter(|s| meta(s) == (API_SERVICE.0.to_owned(), API_SERVICE.1.to_owned()));
     let own = inputs.services.iter().filter(|s| links && meta(s).0 == namespace);

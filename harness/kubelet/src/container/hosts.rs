@@ -9,7 +9,9 @@ pub(crate) fn hosts_file(pod: &Pod, ips: &[String], hostname: &str, domain: &str
     if spec::host_network(pod) {
         return format!("# Kubernetes-managed hosts file (host network).\n{node_hosts}{aliases}");
     }
-    let mut out = String::from("# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n");
+    let mut out = String::from(
+        "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n",
+    );
     out.push_str("fe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n");
     for ip in ips {
         if domain.is_empty() {

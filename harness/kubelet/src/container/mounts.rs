@@ -47,7 +47,12 @@ pub(crate) fn devices(inputs: &MountInputs<'_>) -> Result<Vec<v1::Device>, Confi
     let mut out = Vec::new();
     for d in inputs.container.volume_devices.iter().flatten() {
         let source = inputs.volumes.get(&d.name).filter(|s| s.block);
-        let source = source.ok_or_else(|| ConfigError::Text(format!("cannot find volume \"{}\" to pass into container \"{}\"", d.name, inputs.container.name)))?;
+        let source = source.ok_or_else(|| {
+            ConfigError::Text(format!(
+                "cannot find volume \"{}\" to pass into container \"{}\"",
+                d.name, inputs.container.name
+            ))
+        })?;
         let permissions = if source.read_only { "r" } else { "mrw" };
         out.push(v1::Device {
             container_path: d.device_path.clone(),
@@ -79,7 +84,12 @@ fn one(inputs: &MountInputs<'_>, index: usize, mount: &VolumeMount) -> Result<v1
             ..base
         });
     }
-    let missing = || ConfigError::Text(format!("cannot find volume \"{}\" to mount into container \"{}\"", mount.name, inputs.container.name));
+    let missing = || {
+        ConfigError::Text(format!(
+            "cannot find volume \"{}\" to mount into container \"{}\"",
+            mount.name, inputs.container.name
+        ))
+    };
     let source = inputs.volumes.get(&mount.name).filter(|s| !s.block).ok_or_else(missing)?;
     let host_path = match sub_path(mount, inputs.env)? {
         Some(relative) => bind_subpath(inputs, index, mount, source, &relative)?,
@@ -125,9 +135,21 @@ fn sub_path(mount: &VolumeMount, env: &BTreeMap<String, String>) -> Result<Optio
 }
 
 /// Binds the subpath to a place of its own, so that what the container does to its volume later cannot redirect it.
-fn bind_subpath(inputs: &MountInputs<'_>, index: usize, mount: &VolumeMount, source: &MountSource, relative: &Path) -> Result<PathBuf, ConfigError> {
-    let text = |e: std::io::Error| ConfigError::Text(format!("failed to prepare subPath for volumeMount \"{}\" of container \"{}\": {e}", mount.name, inputs.container.name));
-    let target = inputs.pod_dir.join("volume-subpaths").join(&mount.name).join(&inputs.container.name).join(index.to_string());
+fn bind_subpath(
+    inputs: &MountInputs<'_>,
+    index: usize,
+    mount: &VolumeMount,
+    source: &MountSource,
+    relative: &Path,
+) -> Result<PathBuf, ConfigError> {
+    let text = |e: std::io::Error| {
+        ConfigError::Text(format!(
+            "failed to prepare subPath for volumeMount \"{}\" of container \"{}\": {e}",
+            mount.name, inputs.container.name
+        ))
+    };
+    let target =
+        inputs.pod_dir.join("volume-subpaths").join(&mount.name).join(&inputs.container.name).join(index.to_string());
     let root = inputs.host.stat(&source.path).map_err(text)?;
     if root.kind != FileKind::Dir {
         return Err(ConfigError::Text(format!("volume \"{}\" is not a directory", mount.name)));

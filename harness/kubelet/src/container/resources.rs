@@ -2,7 +2,10 @@
 
 use podlab_api::core::{Container, Pod};
 use podlab_cri::v1;
-use podlab_lifecycle::{qos, resources::{self, CPU_PERIOD, Side, amount}};
+use podlab_lifecycle::{
+    qos,
+    resources::{self, CPU_PERIOD, Side, amount},
+};
 
 /// Linux resources of a container on a node with `capacity` bytes of memory.
 pub(crate) fn linux_resources(pod: &Pod, container: &Container, capacity: i64) -> v1::LinuxContainerResources {
@@ -14,7 +17,11 @@ pub(crate) fn linux_resources(pod: &Pod, container: &Container, capacity: i64) -
     v1::LinuxContainerResources {
         cpu_period: CPU_PERIOD,
         cpu_quota: quota,
-        cpu_shares: if best_effort { resources::SHARES.0 } else { resources::shares(resources::cpu_request(container)) },
+        cpu_shares: if best_effort {
+            resources::SHARES.0
+        } else {
+            resources::shares(resources::cpu_request(container))
+        },
         memory_limit_in_bytes: memory,
         // The same limit with swap included means no swap.
         memory_swap_limit_in_bytes: memory,

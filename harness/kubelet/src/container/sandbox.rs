@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 
 use podlab_api::core::Pod;
 use podlab_cri::v1;
-use podlab_lifecycle::{qos::{self, QosClass}, resources, spec};
+use podlab_lifecycle::{
+    qos::{self, QosClass},
+    resources, spec,
+};
 
 use super::{linux_resources, security};
 use crate::{config::KubeletConfig, labels};
@@ -50,7 +53,13 @@ pub(crate) fn metadata(pod: &Pod, attempt: u32) -> v1::PodSandboxMetadata {
 }
 
 /// The sandbox configuration.
-pub(crate) fn sandbox_config(pod: &Pod, attempt: u32, dns: v1::DnsConfig, config: &KubeletConfig, memory: i64) -> v1::PodSandboxConfig {
+pub(crate) fn sandbox_config(
+    pod: &Pod,
+    attempt: u32,
+    dns: v1::DnsConfig,
+    config: &KubeletConfig,
+    memory: i64,
+) -> v1::PodSandboxConfig {
     let meta = metadata(pod, attempt);
     let s = spec::pod_spec(pod);
     let (hostname, domain) = hostname_and_domain(pod, &config.cluster_domain);
@@ -66,7 +75,8 @@ pub(crate) fn sandbox_config(pod: &Pod, attempt: u32, dns: v1::DnsConfig, config
     labels.insert(labels::POD_NAME.to_owned(), meta.name.clone());
     labels.insert(labels::POD_NAMESPACE.to_owned(), meta.namespace.clone());
     labels.insert(labels::POD_UID.to_owned(), meta.uid.clone());
-    let mut annotations: BTreeMap<String, String> = pod.metadata.annotations.clone().unwrap_or_default().into_iter().collect();
+    let mut annotations: BTreeMap<String, String> =
+        pod.metadata.annotations.clone().unwrap_or_default().into_iter().collect();
     annotations.entry(labels::CONFIG_SOURCE.to_owned()).or_insert_with(|| "api".to_owned());
     if let Some(t) = &pod.metadata.creation_timestamp {
         annotations.entry(labels::CONFIG_SEEN.to_owned()).or_insert_with(|| t.0.to_string());
@@ -137,7 +147,11 @@ fn linux(pod: &Pod, config: &KubeletConfig, memory: i64) -> v1::LinuxPodSandboxC
     let sysctls = all.sysctls.clone().unwrap_or_default().into_iter().map(|s| (s.name, s.value)).collect();
     let prefix = config.cgroup_root.as_deref().unwrap_or_default().trim_end_matches('/');
     v1::LinuxPodSandboxConfig {
-        cgroup_parent: if config.cgroup_root.is_some() { format!("{prefix}{}", pod_cgroup_path(pod)) } else { String::new() },
+        cgroup_parent: if config.cgroup_root.is_some() {
+            format!("{prefix}{}", pod_cgroup_path(pod))
+        } else {
+            String::new()
+        },
         security_context: Some(v1::LinuxSandboxSecurityContext {
             namespace_options: Some(security::namespaces(pod, None)),
             selinux_options: None,

@@ -103,18 +103,29 @@ pub(crate) fn namespaces(pod: &Pod, target: Option<&str>) -> v1::NamespaceOption
 /// Seccomp profile of a container, or of the sandbox for `None`.
 pub(crate) fn seccomp(pod: &Pod, container: Option<&Container>, default_on: bool, root: &Path) -> v1::SecurityProfile {
     let own = container.and_then(|c| c.security_context.as_ref()).and_then(|s| s.seccomp_profile.as_ref());
-    let profile = own.or_else(|| spec::pod_spec(pod).security_context.as_ref().and_then(|s| s.seccomp_profile.as_ref()));
+    let profile =
+        own.or_else(|| spec::pod_spec(pod).security_context.as_ref().and_then(|s| s.seccomp_profile.as_ref()));
     let kind = v1::security_profile::ProfileType::Unconfined;
     match profile {
         Some(SeccompProfile { type_, localhost_profile }) => match type_.as_str() {
-            "RuntimeDefault" => v1::SecurityProfile { profile_type: v1::security_profile::ProfileType::RuntimeDefault.into(), ..Default::default() },
+            "RuntimeDefault" => v1::SecurityProfile {
+                profile_type: v1::security_profile::ProfileType::RuntimeDefault.into(),
+                ..Default::default()
+            },
             "Localhost" => v1::SecurityProfile {
                 profile_type: v1::security_profile::ProfileType::Localhost.into(),
-                localhost_ref: root.join("seccomp").join(localhost_profile.clone().unwrap_or_default()).display().to_string(),
+                localhost_ref: root
+                    .join("seccomp")
+                    .join(localhost_profile.clone().unwrap_or_default())
+                    .display()
+                    .to_string(),
             },
             _ => v1::SecurityProfile { profile_type: kind.into(), ..Default::default() },
         },
-        None if default_on => v1::SecurityProfile { profile_type: v1::security_profile::ProfileType::RuntimeDefault.into(), ..Default::default() },
+        None if default_on => v1::SecurityProfile {
+            profile_type: v1::security_profile::ProfileType::RuntimeDefault.into(),
+            ..Default::default()
+        },
         None => v1::SecurityProfile { profile_type: kind.into(), ..Default::default() },
     }
 }
@@ -128,7 +139,10 @@ fn apparmor(pod: &Pod, container: &Container) -> Option<v1::SecurityProfile> {
         "Localhost" => v1::security_profile::ProfileType::Localhost,
         _ => v1::security_profile::ProfileType::Unconfined,
     };
-    Some(v1::SecurityProfile { profile_type: profile_type.into(), localhost_ref: localhost_profile.clone().unwrap_or_default() })
+    Some(v1::SecurityProfile {
+        profile_type: profile_type.into(),
+        localhost_ref: localhost_profile.clone().unwrap_or_default(),
+    })
 }
 
 /// The security context of a container.

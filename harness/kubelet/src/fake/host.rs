@@ -277,7 +277,13 @@ impl Host for MemoryHost {
     }
 
     fn disk(&self, _path: &Path) -> io::Result<DiskStats> {
-        Ok(DiskStats { capacity: 100 << 30, available: 90 << 30, used: 10 << 30, inodes: 1 << 20, inodes_free: 1 << 20 })
+        Ok(DiskStats {
+            capacity: 100 << 30,
+            available: 90 << 30,
+            used: 10 << 30,
+            inodes: 1 << 20,
+            inodes_free: 1 << 20,
+        })
     }
 
     fn usage(&self, path: &Path) -> io::Result<(u64, u64)> {

@@ -4,11 +4,7 @@
 //! Created ──start──► Running ──script ends, TERM, KILL──► Exited ──remove──► gone
 //! ```
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures::StreamExt;
@@ -65,7 +61,12 @@ impl MemoryRuntime {
             next: 0,
             calls: Vec::new(),
         };
-        Arc::new(Self { clock, state: Arc::new(Mutex::new(state)), events: broadcast::channel(EVENTS).0, tasks: TaskTracker::new() })
+        Arc::new(Self {
+            clock,
+            state: Arc::new(Mutex::new(state)),
+            events: broadcast::channel(EVENTS).0,
+            tasks: TaskTracker::new(),
+        })
     }
 
     /// What containers of a name do, one script per start; the last one repeats. Without any they run for ever.
@@ -110,7 +111,12 @@ impl MemoryRuntime {
             container_event_type: kind.into(),
             created_at: self.now_ns(),
             pod_sandbox_status: state.sandboxes.get(sandbox).cloned(),
-            containers_statuses: state.containers.values().filter(|c| c.sandbox == sandbox).map(|c| c.status.clone()).collect(),
+            containers_statuses: state
+                .containers
+                .values()
+                .filter(|c| c.sandbox == sandbox)
+                .map(|c| c.status.clone())
+                .collect(),
         };
         // Nobody listening is fine.
         let _ = self.events.send(event);
@@ -121,7 +127,11 @@ impl MemoryRuntime {
         let sandbox = {
             let mut state = self.state.lock();
             let now = self.now_ns();
-            let Some(c) = state.containers.get_mut(id).filter(|c| c.status.state() == v1::ContainerState::ContainerRunning) else { return };
+            let Some(c) =
+                state.containers.get_mut(id).filter(|c| c.status.state() == v1::ContainerState::ContainerRunning)
+            else {
+                return;
+            };
             c.status.state = v1::ContainerState::ContainerExited.into();
             c.status.finished_at = now;
             c.status.exit_code = code;
@@ -152,7 +162,12 @@ fn matches(labels: &BTreeMap<String, String>, selector: &BTreeMap<String, String
 #[async_trait]
 impl Runtime for MemoryRuntime {
     async fn version(&self) -> Cri<v1::VersionResponse> {
-        Ok(v1::VersionResponse { version: "0.1.0".into(), runtime_name: "memory".into(), runtime_version: "1".into(), runtime_api_version: "v1".into() })
+        Ok(v1::VersionResponse {
+            version: "0.1.0".into(),
+            runtime_name: "memory".into(),
+            runtime_version: "1".into(),
+            runtime_api_version: "v1".into(),
+        })
     }
 
     async fn status(&self) -> Cri<v1::StatusResponse> {
@@ -178,7 +193,10 @@ impl Runtime for MemoryRuntime {
                 metadata: config.metadata,
                 state: v1::PodSandboxState::SandboxReady.into(),
                 created_at: self.now_ns(),
-                network: Some(v1::PodSandboxNetworkStatus { ip: format!("10.0.{}.{}", n / 250, n % 250 + 1), additional_ips: Vec::new() }),
+                network: Some(v1::PodSandboxNetworkStatus {
+                    ip: format!("10.0.{}.{}", n / 250, n % 250 + 1),
+                    additional_ips: Vec::new(),
+                }),
                 labels: config.labels,
                 annotations: config.annotations,
                 ..Default::default()
@@ -191,7 +209,8 @@ impl Runtime for MemoryRuntime {
     }
 
     async fn stop_pod_sandbox(&self, id: &str) -> Cri<()> {
-        let running: Vec<String> = self.state.lock().containers.iter().filter(|(_, c)| c.sandbox == id).map(|(i, _)| i.clone()).collect();
+        let running: Vec<String> =
+            self.state.lock().containers.iter().filter(|(_, c)| c.sandbox == id).map(|(i, _)| i.clone()).collect();
         for c in running {
             self.exit(&c, 137, None);
         }
@@ -241,17 +260,29 @@ impl Runtime for MemoryRuntime {
         Ok(state.sandboxes.values().filter(wanted).map(shape).collect())
     }
 
-    async fn create_container(&self, sandbox: &str, config: v1::ContainerConfig, _sandbox_config: v1::PodSandboxConfig) -> Cri<String> {
+    async fn create_container(
+        &self,
+        sandbox: &str,
+        config: v1::ContainerConfig,
+        _sandbox_config: v1::PodSandboxConfig,
+    ) -> Cri<String> {
         let mut state = self.state.lock();
         let ready = state.sandboxes.get(sandbox).is_some_and(|s| s.state() == v1::PodSandboxState::SandboxReady);
         if !ready {
-            return Err(RuntimeError::new(tonic::Code::Unknown, format!("sandbox container \"{sandbox}\" is not running")));
+            return Err(RuntimeError::new(
+                tonic::Code::Unknown,
+                format!("sandbox container \"{sandbox}\" is not running"),
+            ));
         }
         state.next += 1;
         let id = format!("{:064x}", state.next);
         let metadata = config.metadata.clone().unwrap_or_default();
         let starts = usize::try_from(metadata.attempt).unwrap_or(0);
-        let script = state.scripts.get(&metadata.name).and_then(|s| s.get(starts).or_else(|| s.last()).cloned()).unwrap_or_else(Script::forever);
+        let script = state
+            .scripts
+            .get(&metadata.name)
+            .and_then(|s| s.get(starts).or_else(|| s.last()).cloned())
+            .unwrap_or_else(Script::forever);
         state.calls.push(format!("CreateContainer {}", metadata.name));
         let status = v1::ContainerStatus {
             id: id.clone(),
@@ -264,10 +295,19 @@ impl Runtime for MemoryRuntime {
             annotations: config.annotations,
             mounts: config.mounts,
             log_path: config.log_path,
-            resources: config.linux.and_then(|l| l.resources).map(|r| v1::ContainerResources { linux: Some(r), windows: None }),
+            resources: config
+                .linux
+                .and_then(|l| l.resources)
+                .map(|r| v1::ContainerResources { linux: Some(r), windows: None }),
             ..Default::default()
         };
-        let container = Container { status, sandbox: sandbox.to_owned(), script, began: Mono::default(), ended: watch::Sender::new(false) };
+        let container = Container {
+            status,
+            sandbox: sandbox.to_owned(),
+            script,
+            began: Mono::default(),
+            ended: watch::Sender::new(false),
+        };
         state.containers.insert(id.clone(), container);
         Ok(id)
     }

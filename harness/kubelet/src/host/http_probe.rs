@@ -1,10 +1,6 @@
 //! Dialling on behalf of probes and hooks, with Go's words for what goes wrong.
 
-use std::{
-    io,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
@@ -66,9 +62,13 @@ async fn exchange(clock: &Clock, probe: &HttpProbe, timeout: Duration) -> Result
     send(tcp, probe).await
 }
 
-async fn send<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, probe: &HttpProbe) -> Result<HttpAnswer, String> {
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake::<_, Empty<Bytes>>(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
+async fn send<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
+    probe: &HttpProbe,
+) -> Result<HttpAnswer, String> {
+    let (mut sender, connection) = hyper::client::conn::http1::handshake::<_, Empty<Bytes>>(TokioIo::new(stream))
+        .await
+        .map_err(|e| e.to_string())?;
     let path = if probe.path.starts_with('/') { probe.path.clone() } else { format!("/{}", probe.path) };
     let mut request = http::Request::builder().method("GET").uri(path);
     let given = |name: &str| probe.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
@@ -81,12 +81,19 @@ async fn send<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, pro
     if !given("accept") {
         request = request.header("Accept", "*/*");
     }
-    for (name, value) in probe.headers.iter().filter(|(n, v)| !(v.is_empty() && (n.eq_ignore_ascii_case("accept") || n.eq_ignore_ascii_case("user-agent")))) {
+    for (name, value) in probe
+        .headers
+        .iter()
+        .filter(|(n, v)| !(v.is_empty() && (n.eq_ignore_ascii_case("accept") || n.eq_ignore_ascii_case("user-agent"))))
+    {
         request = request.header(name, value);
     }
     let request = request.header("Connection", "close").body(Empty::new()).map_err(|e| e.to_string())?;
     let talk = async {
-        let response = sender.send_request(request).await.map_err(|e| if e.is_incomplete_message() { "EOF".to_owned() } else { e.to_string() })?;
+        let response = sender
+            .send_request(request)
+            .await
+            .map_err(|e| if e.is_incomplete_message() { "EOF".to_owned() } else { e.to_string() })?;
         let status = response.status().as_u16();
         let location = response.headers().get("location").and_then(|v| v.to_str().ok()).map(str::to_owned);
         let mut body = Vec::new();
@@ -117,7 +124,9 @@ async fn send<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, pro
 /// Probes do not verify certificates. Source: k/k pkg/probe/http/http.go.
 fn trusting() -> Result<Arc<rustls::ClientConfig>, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(|e| e.to_string())?;
+    let builder = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|e| e.to_string())?;
     Ok(Arc::new(builder.dangerous().with_custom_certificate_verifier(Arc::new(Anyone)).with_no_client_auth()))
 }
 
@@ -136,11 +145,21 @@ impl ServerCertVerifier for Anyone {
         Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(&self, _: &[u8], _: &CertificateDer<'_>, _: &DigitallySignedStruct) -> Result<HandshakeSignatureValid, rustls::Error> {
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
         Ok(HandshakeSignatureValid::assertion())
     }
 
-    fn verify_tls13_signature(&self, _: &[u8], _: &CertificateDer<'_>, _: &DigitallySignedStruct) -> Result<HandshakeSignatureValid, rustls::Error> {
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
         Ok(HandshakeSignatureValid::assertion())
     }
 
@@ -163,14 +182,22 @@ struct HealthCheckResponse {
     status: i32,
 }
 
-pub(super) async fn health(clock: &Clock, host: &str, port: u16, service: &str, timeout: Duration) -> Result<Health, String> {
+pub(super) async fn health(
+    clock: &Clock,
+    host: &str,
+    port: u16,
+    service: &str,
+    timeout: Duration,
+) -> Result<Health, String> {
     let shown = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-    let late = || format!("timeout: failed to connect service \"{shown}\" within {timeout:?}: context deadline exceeded");
+    let late =
+        || format!("timeout: failed to connect service \"{shown}\" within {timeout:?}: context deadline exceeded");
     let check = async {
         let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{shown}")).map_err(|e| e.to_string())?;
-        let channel = endpoint.connect().await.map_err(|e| {
-            format!("error: failed to connect service at \"{shown}\": connection error: {e}")
-        })?;
+        let channel = endpoint
+            .connect()
+            .await
+            .map_err(|e| format!("error: failed to connect service at \"{shown}\": connection error: {e}"))?;
         let mut client = tonic::client::Grpc::new(channel);
         client.ready().await.map_err(|e| e.to_string())?;
         let codec = tonic_prost::ProstCodec::<HealthCheckRequest, HealthCheckResponse>::default();
@@ -182,7 +209,9 @@ pub(super) async fn health(clock: &Clock, host: &str, port: u16, service: &str, 
             Err(s) if s.code() == tonic::Code::Unimplemented => {
                 Err("error: this server does not implement the grpc health protocol (grpc.health.v1.Health)".to_owned())
             }
-            Err(s) => Err(format!("error: health rpc probe failed: rpc error: code = {:?} desc = {}", s.code(), s.message())),
+            Err(s) => {
+                Err(format!("error: health rpc probe failed: rpc error: code = {:?} desc = {}", s.code(), s.message()))
+            }
         }
     };
     clock.timeout(timeout, check).await.unwrap_or_else(|| Err(late()))

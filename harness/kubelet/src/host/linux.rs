@@ -183,9 +183,11 @@ impl Host for LinuxHost {
     fn machine(&self) -> Machine {
         let cpus = std::thread::available_parallelism().map_or(1, |n| i64::try_from(n.get()).unwrap_or(1));
         let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let kib = memory.lines().find_map(|l| l.strip_prefix("MemTotal:")?.trim().split(' ').next()?.parse::<i64>().ok());
+        let kib =
+            memory.lines().find_map(|l| l.strip_prefix("MemTotal:")?.trim().split(' ').next()?.parse::<i64>().ok());
         let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
-        let pretty = release.lines().find_map(|l| l.strip_prefix("PRETTY_NAME=")).map(|v| v.trim_matches('"').to_owned());
+        let pretty =
+            release.lines().find_map(|l| l.strip_prefix("PRETTY_NAME=")).map(|v| v.trim_matches('"').to_owned());
         Machine {
             cpu_milli: cpus * 1000,
             memory: kib.unwrap_or(0) * 1024,

@@ -121,7 +121,8 @@ impl Cgroups {
         };
         match self {
             Self::V1 { roots } => {
-                let dir = |c: &str| roots.iter().find(|(n, _)| *n == c).map(|(_, r)| r.join(inside)).unwrap_or_default();
+                let dir =
+                    |c: &str| roots.iter().find(|(n, _)| *n == c).map(|(_, r)| r.join(inside)).unwrap_or_default();
                 let usage = number(dir("memory").join("memory.usage_in_bytes"));
                 let inactive = field(dir("memory").join("memory.stat"), "total_inactive_file ");
                 Ok(CgroupStats {
@@ -198,7 +199,9 @@ fn kill_all(dir: &Path) {
     if fs::write(dir.join("cgroup.kill"), "1").is_ok() {
         return;
     }
-    for pid in fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default().lines().filter_map(|l| l.parse::<i32>().ok()) {
+    for pid in
+        fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default().lines().filter_map(|l| l.parse::<i32>().ok())
+    {
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
     }
 }

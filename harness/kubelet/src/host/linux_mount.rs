@@ -63,7 +63,12 @@ fn open_below(base: &Path, relative: &Path, mode: u32) -> io::Result<OwnedFd> {
         if fstatat(&at, name, AtFlags::AT_SYMLINK_NOFOLLOW) == Err(nix::errno::Errno::ENOENT) {
             match mkdirat(&at, name, Mode::from_bits_truncate(mode)) {
                 Ok(()) => {
-                    let made = openat(&at, name, OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+                    let made = openat(
+                        &at,
+                        name,
+                        OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
+                        Mode::empty(),
+                    )?;
                     fchmod(&made, Mode::from_bits_truncate(mode))?;
                 }
                 Err(nix::errno::Errno::EEXIST) => {}
@@ -73,7 +78,9 @@ fn open_below(base: &Path, relative: &Path, mode: u32) -> io::Result<OwnedFd> {
         let next = openat(&at, name, flags | OFlag::O_NOFOLLOW, Mode::empty())?;
         let link = fs::symlink_metadata(format!("/proc/self/fd/{}", next.as_raw_fd()))
             .and_then(|_| fs::metadata(format!("/proc/self/fd/{}", next.as_raw_fd())));
-        if fstatat(&next, "", AtFlags::AT_EMPTY_PATH).map(|s| s.st_mode & libc::S_IFMT == libc::S_IFLNK)? || link.is_err() {
+        if fstatat(&next, "", AtFlags::AT_EMPTY_PATH).map(|s| s.st_mode & libc::S_IFMT == libc::S_IFLNK)?
+            || link.is_err()
+        {
             return Err(io::Error::other(format!("subpath goes through the symbolic link {}", name.to_string_lossy())));
         }
         at = next;
@@ -94,12 +101,8 @@ pub(super) fn unmount(target: &Path) -> io::Result<()> {
 
 pub(super) fn under(prefix: &Path) -> io::Result<Vec<PathBuf>> {
     let table = fs::read_to_string("/proc/self/mountinfo")?;
-    let mut out: Vec<PathBuf> = table
-        .lines()
-        .filter_map(|l| l.split(' ').nth(4))
-        .map(unescape)
-        .filter(|p| p.starts_with(prefix))
-        .collect();
+    let mut out: Vec<PathBuf> =
+        table.lines().filter_map(|l| l.split(' ').nth(4)).map(unescape).filter(|p| p.starts_with(prefix)).collect();
     out.sort();
     out.reverse();
     Ok(out)
@@ -111,7 +114,10 @@ fn unescape(s: &str) -> PathBuf {
     let bytes = s.as_bytes();
     let mut i = 0;
     while i < bytes.len() {
-        let code = bytes.get(i + 1..i + 4).and_then(|d| std::str::from_utf8(d).ok()).and_then(|d| u8::from_str_radix(d, 8).ok());
+        let code = bytes
+            .get(i + 1..i + 4)
+            .and_then(|d| std::str::from_utf8(d).ok())
+            .and_then(|d| u8::from_str_radix(d, 8).ok());
         match (bytes[i], code) {
             (b'\\', Some(code)) => {
                 out.push(code);

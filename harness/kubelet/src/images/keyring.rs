@@ -50,10 +50,14 @@ pub(crate) struct Keyring(Vec<Credential>);
 impl Keyring {
     /// Adds what a pull secret holds; a secret that does not parse adds nothing.
     pub(crate) fn add(&mut self, secret: &Secret) {
-        let data = |key: &str| secret.data.as_ref().and_then(|d| d.get(key)).map(|v| v.0.as_slice()).filter(|b| b.len() <= MAX_CONFIG);
+        let data = |key: &str| {
+            secret.data.as_ref().and_then(|d| d.get(key)).map(|v| v.0.as_slice()).filter(|b| b.len() <= MAX_CONFIG)
+        };
         let parsed = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
         let auths = match secret.type_.as_deref() {
-            Some("kubernetes.io/dockerconfigjson") => data(".dockerconfigjson").and_then(parsed).and_then(|v| v.get("auths").cloned()),
+            Some("kubernetes.io/dockerconfigjson") => {
+                data(".dockerconfigjson").and_then(parsed).and_then(|v| v.get("auths").cloned())
+            }
             Some("kubernetes.io/dockercfg") => data(".dockercfg").and_then(parsed),
             _ => None,
         };
@@ -85,7 +89,8 @@ fn login(entry: &Value) -> Option<(String, String)> {
     let auth = text("auth");
     if !auth.is_empty() {
         let raw = base64::engine::general_purpose::STANDARD.decode(auth.trim()).ok()?;
-        let (user, password) = String::from_utf8(raw).ok().and_then(|s| s.split_once(':').map(|(u, p)| (u.to_owned(), p.to_owned())))?;
+        let (user, password) =
+            String::from_utf8(raw).ok().and_then(|s| s.split_once(':').map(|(u, p)| (u.to_owned(), p.to_owned())))?;
         return Some((user, password));
     }
     let user = text("username");
@@ -105,7 +110,8 @@ fn normalize(server: &str) -> String {
 fn matches(pattern: &str, image: &str) -> bool {
     let (p_host, p_path) = pattern.split_once('/').unwrap_or((pattern, ""));
     let (host, path) = image.split_once('/').unwrap_or((image, ""));
-    let port = |h: &str| h.rsplit_once(':').map_or((h.to_owned(), String::new()), |(h, p)| (h.to_owned(), p.to_owned()));
+    let port =
+        |h: &str| h.rsplit_once(':').map_or((h.to_owned(), String::new()), |(h, p)| (h.to_owned(), p.to_owned()));
     let ((ph, pp), (h, hp)) = (port(p_host), port(host));
     let labels = |s: &str| s.split('.').map(str::to_owned).collect::<Vec<_>>();
     let (pl, hl) = (labels(&ph), labels(&h));
@@ -140,7 +146,9 @@ mod tests {
 
     #[test]
     fn the_most_specific_match_comes_first_and_others_do_not_match() {
-        let k = keyring(r#"{"auths":{"https://r.test/v1/":{"username":"a","password":"1"},"r.test/team":{"auth":"Yjoy"},"*.x.test":{"username":"c","password":"3"}}}"#);
+        let k = keyring(
+            r#"{"auths":{"https://r.test/v1/":{"username":"a","password":"1"},"r.test/team":{"auth":"Yjoy"},"*.x.test":{"username":"c","password":"3"}}}"#,
+        );
         let users = |image: &str| k.lookup(image).into_iter().map(|c| c.username).collect::<Vec<_>>();
         assert_eq!(users("r.test/team/app:1"), ["b", "a"]);
         assert_eq!(users("r.test/app:1"), ["a"]);

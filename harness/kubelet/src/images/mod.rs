@@ -75,7 +75,14 @@ struct State {
 }
 
 impl ImageManager {
-    pub(crate) fn new(config: &KubeletConfig, images: Arc<dyn Images>, host: Arc<dyn Host>, clock: Clock, say: Say, recorder: &Recorder) -> Self {
+    pub(crate) fn new(
+        config: &KubeletConfig,
+        images: Arc<dyn Images>,
+        host: Arc<dyn Host>,
+        clock: Clock,
+        say: Say,
+        recorder: &Recorder,
+    ) -> Self {
         let turns = match config.image_pulls {
             ImagePulls::Serial => Some(1),
             ImagePulls::Parallel(n) => n,
@@ -98,12 +105,15 @@ impl ImageManager {
         let name = match with_default_tag(image) {
             Ok(name) => name,
             Err(e) => {
-                let message = format!("Failed to apply default image tag \"{image}\": couldn't parse image name \"{image}\": {e}");
+                let message = format!(
+                    "Failed to apply default image tag \"{image}\": couldn't parse image name \"{image}\": {e}"
+                );
                 self.warn(r, "InspectFailed", &message);
                 return Err(failed(WaitingReason::InvalidImageName, message));
             }
         };
-        let wanted = v1::ImageSpec { image: name.clone(), user_specified_image: image.to_owned(), ..Default::default() };
+        let wanted =
+            v1::ImageSpec { image: name.clone(), user_specified_image: image.to_owned(), ..Default::default() };
         let present = match self.images.image_status(wanted.clone()).await {
             Ok(found) => found,
             Err(e) => {
@@ -121,7 +131,8 @@ impl ImageManager {
                 Err(failed(WaitingReason::ErrImageNeverPull, message))
             }
             (Some(false), Some(found)) if usable => {
-                let message = format!("Container image \"{image}\" already present on machine and can be accessed by the pod");
+                let message =
+                    format!("Container image \"{image}\" already present on machine and can be accessed by the pod");
                 self.say.container(r.pod, r.kind, &r.container.name, "Pulled", message);
                 Ok(describe(found, image))
             }
@@ -134,11 +145,23 @@ impl ImageManager {
         }
     }
 
-    async fn pull(&self, r: &Request<'_>, image: &str, wanted: v1::ImageSpec, credentials: &[Credential]) -> Result<Present, NotPresent> {
+    async fn pull(
+        &self,
+        r: &Request<'_>,
+        image: &str,
+        wanted: v1::ImageSpec,
+        credentials: &[Credential],
+    ) -> Result<Present, NotPresent> {
         let uid = r.pod.metadata.uid.as_deref().unwrap_or_default();
         let key = format!("{uid}_{}", wanted.image);
         if let Some(wait) = self.backing_off(&key, image) {
-            self.say.container(r.pod, r.kind, &r.container.name, "BackOff", format!("Back-off pulling image \"{image}\""));
+            self.say.container(
+                r.pod,
+                r.kind,
+                &r.container.name,
+                "BackOff",
+                format!("Back-off pulling image \"{image}\""),
+            );
             return Err(wait);
         }
         self.say.container(r.pod, r.kind, &r.container.name, "Pulling", format!("Pulling image \"{image}\""));
@@ -183,7 +206,12 @@ impl ImageManager {
         }
     }
 
-    async fn try_credentials(&self, r: &Request<'_>, wanted: &v1::ImageSpec, credentials: &[Credential]) -> Result<(String, Option<Credential>), RuntimeError> {
+    async fn try_credentials(
+        &self,
+        r: &Request<'_>,
+        wanted: &v1::ImageSpec,
+        credentials: &[Credential],
+    ) -> Result<(String, Option<Credential>), RuntimeError> {
         if credentials.is_empty() {
             let reference = self.images.pull_image(wanted.clone(), None, r.sandbox.clone()).await?;
             return Ok((reference, None));
@@ -206,7 +234,10 @@ impl ImageManager {
             message.push_str(": ");
             message.push_str(e);
         }
-        Some(NotPresent { failure: StartFailure { reason: WaitingReason::ImagePullBackOff, message }, until: Some(until) })
+        Some(NotPresent {
+            failure: StartFailure { reason: WaitingReason::ImagePullBackOff, message },
+            until: Some(until),
+        })
     }
 
     fn warn(&self, r: &Request<'_>, reason: &'static str, message: &str) {
@@ -222,11 +253,17 @@ fn failed(reason: WaitingReason, message: String) -> NotPresent {
 fn classify(image: &str, e: &RuntimeError) -> (WaitingReason, String) {
     if let Some(rest) = e.message.strip_prefix("RegistryUnavailable") {
         let why = rest.trim_start_matches([':', ' ']);
-        return (WaitingReason::RegistryUnavailable, format!("image pull failed for {image} because the registry is unavailable: {why}"));
+        return (
+            WaitingReason::RegistryUnavailable,
+            format!("image pull failed for {image} because the registry is unavailable: {why}"),
+        );
     }
     if let Some(rest) = e.message.strip_prefix("SignatureValidationFailed") {
         let why = rest.trim_start_matches([':', ' ']);
-        return (WaitingReason::SignatureValidationFailed, format!("image pull failed for {image} because the signature validation failed: {why}"));
+        return (
+            WaitingReason::SignatureValidationFailed,
+            format!("image pull failed for {image} because the signature validation failed: {why}"),
+        );
     }
     (WaitingReason::ErrImagePull, e.to_string())
 }
@@ -257,7 +294,9 @@ mod tests {
 
     #[test]
     fn durations_print_as_go_prints_them() {
-        for (ms, expect) in [(0, "0s"), (31, "31ms"), (1000, "1s"), (1234, "1.234s"), (62_500, "1m2.5s"), (600_000, "10m0s")] {
+        for (ms, expect) in
+            [(0, "0s"), (31, "31ms"), (1000, "1s"), (1234, "1.234s"), (62_500, "1m2.5s"), (600_000, "10m0s")]
+        {
             assert_eq!(go_millis(Duration::from_millis(ms)), expect);
         }
     }

@@ -15,7 +15,11 @@ pub(crate) async fn check(agent: &Agent) -> RuntimeHealth {
         Ok(s) => s.status.unwrap_or_default(),
         Err(e) => {
             let problem = format!("container runtime is down: {e}");
-            return RuntimeHealth { known: true, runtime_problem: Some(problem.clone()), network_problem: Some(problem) };
+            return RuntimeHealth {
+                known: true,
+                runtime_problem: Some(problem.clone()),
+                network_problem: Some(problem),
+            };
         }
     };
     let problem = |kind: &str, label: &str| {

@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use podlab_api::{
     ApiError,
     core::{
-        ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeStatus, NodeSystemInfo,
+        ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeStatus,
+        NodeSystemInfo,
     },
     k8s_openapi::apimachinery::pkg::api::resource::Quantity,
     meta::Time,
@@ -45,7 +46,8 @@ pub(crate) async fn build(agent: &Agent, old: &NodeStatus) -> NodeStatus {
         allocatable: Some(capacity.clone()),
         capacity: Some(capacity),
         conditions: Some(conditions(agent, &health, old)),
-        daemon_endpoints: port.map(|p| NodeDaemonEndpoints { kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(p) }) }),
+        daemon_endpoints: port
+            .map(|p| NodeDaemonEndpoints { kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(p) }) }),
         images: Some(images(agent).await),
         node_info: Some(info),
         volumes_attached: old.volumes_attached.clone(),
@@ -74,9 +76,14 @@ fn capacity(agent: &Agent) -> BTreeMap<String, Quantity> {
 
 fn conditions(agent: &Agent, health: &RuntimeHealth, old: &NodeStatus) -> Vec<NodeCondition> {
     let now = Time(agent.clock.wall_secs());
-    let problems: Vec<String> = [&health.runtime_problem, &health.network_problem].into_iter().flatten().cloned().collect();
+    let problems: Vec<String> =
+        [&health.runtime_problem, &health.network_problem].into_iter().flatten().cloned().collect();
     let ready = health.known && problems.is_empty();
-    let not_ready = if problems.is_empty() { "container runtime status check may not have completed yet".to_owned() } else { problems.join(", ") };
+    let not_ready = if problems.is_empty() {
+        "container runtime status check may not have completed yet".to_owned()
+    } else {
+        problems.join(", ")
+    };
     let wanted = [
         ("MemoryPressure", false, "KubeletHasSufficientMemory", "kubelet has sufficient memory available".to_owned()),
         ("DiskPressure", false, "KubeletHasNoDiskPressure", "kubelet has no disk pressure".to_owned()),

@@ -16,11 +16,23 @@ use crate::{
 const HTTP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs a hook to its end. The error is the message of a waiting state.
-pub(super) async fn run(agent: &Agent, pod: &Pod, c: &Container, id: &str, ip: &str, hook: &LifecycleHandler) -> Result<(), String> {
+pub(super) async fn run(
+    agent: &Agent,
+    pod: &Pod,
+    c: &Container,
+    id: &str,
+    ip: &str,
+    hook: &LifecycleHandler,
+) -> Result<(), String> {
     if let Some(exec) = &hook.exec {
         let declared = exec.command.clone().unwrap_or_default();
         let command = expand_static(&declared, c);
-        let head = format!("Exec lifecycle hook ([{}]) for Container \"{}\" in Pod \"{}\" failed", declared.join(" "), c.name, spec::pod_label(pod));
+        let head = format!(
+            "Exec lifecycle hook ([{}]) for Container \"{}\" in Pod \"{}\" failed",
+            declared.join(" "),
+            c.name,
+            spec::pod_label(pod)
+        );
         return match agent.runtime.exec_sync(id, command.clone(), None).await {
             Ok(out) if out.exit_code == 0 => Ok(()),
             Ok(out) => {
@@ -41,10 +53,19 @@ pub(super) async fn run(agent: &Agent, pod: &Pod, c: &Container, id: &str, ip: &
             path: get.path.clone().unwrap_or_default(),
             headers: headers(get.http_headers.as_deref()),
         };
-        let head = format!("HTTP lifecycle hook ({}) for Container \"{}\" in Pod \"{}\" failed", request.path, c.name, spec::pod_label(pod));
+        let head = format!(
+            "HTTP lifecycle hook ({}) for Container \"{}\" in Pod \"{}\" failed",
+            request.path,
+            c.name,
+            spec::pod_label(pod)
+        );
         return match agent.host.http_get(&request, HTTP_TIMEOUT).await {
             Ok(a) if a.status < 400 => Ok(()),
-            Ok(a) => Err(format!("{head} - error: HTTP hook failed with statuscode: {}, message: {:?}", a.status, String::from_utf8_lossy(&a.body))),
+            Ok(a) => Err(format!(
+                "{head} - error: HTTP hook failed with statuscode: {}, message: {:?}",
+                a.status,
+                String::from_utf8_lossy(&a.body)
+            )),
             Err(e) => Err(format!("{head} - error: Get \"{}\": {e}, message: \"\"", request.url())),
         };
     }

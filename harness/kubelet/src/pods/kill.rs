@@ -36,9 +36,15 @@ impl Kill<'_> {
     pub(crate) async fn containers(&self, targets: &[Target], grace: Option<Duration>) {
         let names: Vec<String> = targets.iter().map(|t| t.name.clone()).collect();
         let order = self.pod.map(|p| termination::outlives(p, &names)).unwrap_or_default();
-        let ended: BTreeMap<String, (watch::Sender<bool>, watch::Receiver<bool>)> = names.iter().map(|n| (n.clone(), watch::channel(false))).collect();
+        let ended: BTreeMap<String, (watch::Sender<bool>, watch::Receiver<bool>)> =
+            names.iter().map(|n| (n.clone(), watch::channel(false))).collect();
         let kills = targets.iter().map(|t| {
-            let wait: Vec<watch::Receiver<bool>> = order.get(&t.name).into_iter().flatten().filter_map(|n| ended.get(n).map(|(_, rx)| rx.clone())).collect();
+            let wait: Vec<watch::Receiver<bool>> = order
+                .get(&t.name)
+                .into_iter()
+                .flatten()
+                .filter_map(|n| ended.get(n).map(|(_, rx)| rx.clone()))
+                .collect();
             let done = ended.get(&t.name).map(|(tx, _)| tx.clone());
             async move {
                 self.one(t, grace, wait).await;

@@ -50,8 +50,20 @@ fn rank(s: RuntimeState) -> u8 {
 
 impl Mailbox {
     pub(crate) fn new(pod: Arc<Pod>) -> Self {
-        let inbox = Inbox { pod, pending: true, end: EndRequest::default(), known: BTreeMap::new(), finished: false, removed: false };
-        Self { inbox: Mutex::new(inbox), notify: Notify::new(), ending: CancellationToken::new(), sooner: Notify::new() }
+        let inbox = Inbox {
+            pod,
+            pending: true,
+            end: EndRequest::default(),
+            known: BTreeMap::new(),
+            finished: false,
+            removed: false,
+        };
+        Self {
+            inbox: Mutex::new(inbox),
+            notify: Notify::new(),
+            ending: CancellationToken::new(),
+            sooner: Notify::new(),
+        }
     }
 
     /// The Pod as last told.

@@ -27,7 +27,8 @@ impl Worker {
             self.resize = None;
             return plan;
         }
-        let others: Vec<Arc<Pod>> = self.agent.workers.active().into_iter().filter(|p| p.metadata.uid != pod.metadata.uid).collect();
+        let others: Vec<Arc<Pod>> =
+            self.agent.workers.active().into_iter().filter(|p| p.metadata.uid != pod.metadata.uid).collect();
         let capacity = self.agent.capacity_for_pods();
         let next = if let Err(v) = admission::fits(pod, &[], &capacity) {
             ResizeState::Infeasible(v.message)
@@ -39,9 +40,15 @@ impl Worker {
         let news = self.resize.as_ref() != Some(&next);
         let details = details(pod, None);
         match &next {
-            ResizeState::Infeasible(_) if news => self.agent.say.warn(pod, "ResizeInfeasible", format!("Pod resize Infeasible: {details}")),
-            ResizeState::Deferred(_) if news => self.agent.say.warn(pod, "ResizeDeferred", format!("Pod resize Deferred: {details}")),
-            ResizeState::InProgress => self.agent.say.normal(pod, "ResizeStarted", format!("Pod resize started: {details}")),
+            ResizeState::Infeasible(_) if news => {
+                self.agent.say.warn(pod, "ResizeInfeasible", format!("Pod resize Infeasible: {details}"))
+            }
+            ResizeState::Deferred(_) if news => {
+                self.agent.say.warn(pod, "ResizeDeferred", format!("Pod resize Deferred: {details}"))
+            }
+            ResizeState::InProgress => {
+                self.agent.say.normal(pod, "ResizeStarted", format!("Pod resize started: {details}"))
+            }
             _ => {}
         }
         let go = next == ResizeState::InProgress;
@@ -85,7 +92,8 @@ impl Worker {
                 }
                 Method::Restart => {
                     let message = format!("Container {} resize requires restart", r.name);
-                    let target = Target { id: r.id.clone(), name: r.name.clone(), message: Some(message), reason: None };
+                    let target =
+                        Target { id: r.id.clone(), name: r.name.clone(), message: Some(message), reason: None };
                     Kill { agent, pod: Some(pod), key: &self.key }.containers(&[target], None).await;
                 }
             }

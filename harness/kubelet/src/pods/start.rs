@@ -1,7 +1,10 @@
 //! Starting one container: back-off, image, configuration, create, start, postStart.
 //! Source: k/k pkg/kubelet/kuberuntime/kuberuntime_container.go startContainer.
 
-use podlab_api::{core::{Container, Pod}, jiff::Timestamp};
+use podlab_api::{
+    core::{Container, Pod},
+    jiff::Timestamp,
+};
 use podlab_lifecycle::{
     container::StartFailure,
     runtime::RuntimeState,
@@ -44,7 +47,12 @@ impl Worker {
         }
     }
 
-    async fn try_start(&mut self, round: &Round, kind: ContainerKind, c: &Container) -> Result<(), (StartFailure, Failed)> {
+    async fn try_start(
+        &mut self,
+        round: &Round,
+        kind: ContainerKind,
+        c: &Container,
+    ) -> Result<(), (StartFailure, Failed)> {
         let (agent, pod) = (self.agent.clone(), &round.pod);
         let fail = |reason: WaitingReason, message: String, until: Option<Timestamp>, touched: bool| {
             (StartFailure { reason, message }, Failed { until, touched })
@@ -112,7 +120,12 @@ impl Worker {
             let ip = round.ips.first().cloned().unwrap_or_default();
             if let Err(message) = hooks::run(&agent, pod, c, &id, &ip, hook).await {
                 agent.say.container_warn(pod, kind, &c.name, "FailedPostStartHook", "PostStartHook failed");
-                let target = Target { id: id.clone(), name: c.name.clone(), message: Some("FailedPostStartHook".to_owned()), reason: None };
+                let target = Target {
+                    id: id.clone(),
+                    name: c.name.clone(),
+                    message: Some("FailedPostStartHook".to_owned()),
+                    reason: None,
+                };
                 Kill { agent: &agent, pod: Some(pod), key: &self.key }.containers(&[target], None).await;
                 self.just_started = None;
                 return Err(fail(WaitingReason::PostStartHookError, message, None, true));
@@ -137,11 +150,26 @@ impl Worker {
         };
         let delay = crash.delay(&key);
         drop(crash);
-        agent.say.container_warn(&round.pod, kind, &c.name, "BackOff", format!("Back-off restarting failed container {} in pod {label}", c.name));
-        Some((format!("back-off {} restarting failed container={} pod={label}", go_seconds(delay.as_secs()), c.name), until))
+        agent.say.container_warn(
+            &round.pod,
+            kind,
+            &c.name,
+            "BackOff",
+            format!("Back-off restarting failed container {} in pod {label}", c.name),
+        );
+        Some((
+            format!("back-off {} restarting failed container={} pod={label}", go_seconds(delay.as_secs()), c.name),
+            until,
+        ))
     }
 
-    async fn config(&self, round: &Round, kind: ContainerKind, c: &Container, image: Present) -> Result<podlab_cri::v1::ContainerConfig, String> {
+    async fn config(
+        &self,
+        round: &Round,
+        kind: ContainerKind,
+        c: &Container,
+        image: Present,
+    ) -> Result<podlab_cri::v1::ContainerConfig, String> {
         let agent = &self.agent;
         let record = round.runtime.container(&c.name);
         let restart_count = match record {
@@ -181,8 +209,19 @@ impl Worker {
         for v in spec::pod_spec(&pod).volumes.iter().flatten() {
             let Some(source) = &v.image else { continue };
             // The image of a volume is asked for as a container's would be, under the volume's name.
-            let as_container = Container { name: v.name.clone(), image: source.reference.clone(), image_pull_policy: source.pull_policy.clone(), ..Container::default() };
-            let request = Request { pod: &pod, kind: ContainerKind::Regular, container: &as_container, keyring: &round.keyring, sandbox: &round.sandbox };
+            let as_container = Container {
+                name: v.name.clone(),
+                image: source.reference.clone(),
+                image_pull_policy: source.pull_policy.clone(),
+                ..Container::default()
+            };
+            let request = Request {
+                pod: &pod,
+                kind: ContainerKind::Regular,
+                container: &as_container,
+                keyring: &round.keyring,
+                sandbox: &round.sandbox,
+            };
             match self.agent.images.ensure(&request).await {
                 Ok(present) => {
                     round.image_volumes.insert(v.name.clone(), present.spec);

@@ -1,11 +1,7 @@
 //! One sync of a Pod: status, volumes, sandbox, containers. Source: k/k pkg/kubelet/kubelet.go SyncPod,
 //! pkg/kubelet/kuberuntime/kuberuntime_manager.go SyncPod.
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use podlab_api::{core::Pod, jiff::Timestamp};
 use podlab_cri::v1;
@@ -17,8 +13,8 @@ use podlab_lifecycle::{
     spec::{self, ContainerKind},
     status::MayRun,
     termination,
-    worker::SyncOutcome,
     words::Phase,
+    worker::SyncOutcome,
 };
 use podlab_timeline::{Outcome, Stage};
 
@@ -154,16 +150,30 @@ impl Worker {
             }
         }
         if !missing.is_empty() {
-            let message = format!("Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.", missing.join(", "));
+            let message = format!(
+                "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
+                missing.join(", ")
+            );
             self.agent.say.warn(pod, "FailedToRetrieveImagePullSecret", message);
         }
         keyring
     }
 
     /// Carries the plan out; true when the runtime is not as it was.
-    async fn act(&mut self, pod: &Arc<Pod>, runtime: RuntimePod, volumes: BTreeMap<String, MountSource>, keyring: Keyring, errors: &mut Errors) -> bool {
+    async fn act(
+        &mut self,
+        pod: &Arc<Pod>,
+        runtime: RuntimePod,
+        volumes: BTreeMap<String, MountSource>,
+        keyring: Keyring,
+        errors: &mut Errors,
+    ) -> bool {
         let (liveness, startup) = self.agent.prober.results();
-        let plan = actions::compute(pod, &runtime, &actions::Inputs { liveness: &liveness, startup: &startup, hash: &spec_hash });
+        let plan = actions::compute(
+            pod,
+            &runtime,
+            &actions::Inputs { liveness: &liveness, startup: &startup, hash: &spec_hash },
+        );
         let mut changed = false;
         if plan.kill_pod {
             if plan.create_sandbox.is_some() && !runtime.sandboxes.is_empty() {
@@ -185,7 +195,9 @@ impl Worker {
             changed |= self.kill_some(pod, &runtime, &plan).await;
         }
         self.collect(&runtime).await;
-        let Some(round) = self.sandbox(pod, runtime, &plan, volumes, keyring, errors, &mut changed).await else { return changed };
+        let Some(round) = self.sandbox(pod, runtime, &plan, volumes, keyring, errors, &mut changed).await else {
+            return changed;
+        };
         let mut round = round;
         if !(plan.init.is_empty() && plan.start.is_empty() && plan.ephemeral.is_empty()) {
             self.image_volumes(&mut round, errors).await;
@@ -235,7 +247,11 @@ impl Worker {
     fn sandbox_config(&self, pod: &Pod, attempt: u32, fresh: bool) -> v1::PodSandboxConfig {
         let config = &self.agent.config;
         let resolv = self.agent.host.read_at(&config.resolv_conf, 0, MAX_RESOLV_CONF).unwrap_or_default();
-        let node = NodeDns { cluster_dns: &config.cluster_dns, cluster_domain: &config.cluster_domain, resolv_conf: &String::from_utf8_lossy(&resolv) };
+        let node = NodeDns {
+            cluster_dns: &config.cluster_dns,
+            cluster_domain: &config.cluster_domain,
+            resolv_conf: &String::from_utf8_lossy(&resolv),
+        };
         let (dns, warnings) = dns_config(pod, &node);
         for w in warnings.into_iter().filter(|_| fresh) {
             match w {
@@ -276,7 +292,10 @@ impl Worker {
             }
         };
         let network = status.network.unwrap_or_default();
-        let ips: Vec<String> = std::iter::once(network.ip).chain(network.additional_ips.into_iter().map(|a| a.ip)).filter(|ip| !ip.is_empty()).collect();
+        let ips: Vec<String> = std::iter::once(network.ip)
+            .chain(network.additional_ips.into_iter().map(|a| a.ip))
+            .filter(|ip| !ip.is_empty())
+            .collect();
         agent.status.sandbox_ready(pod);
         self.stamp(Stage::SandboxReady);
         Some((id, ips))
@@ -332,7 +351,12 @@ impl Worker {
             .iter()
             .filter_map(|(id, order)| {
                 let record = runtime.containers.iter().find(|c| c.id == *id)?;
-                Some(Target { id: id.clone(), name: record.name.clone(), message: Some(order.message.clone()), reason: Some(order.reason) })
+                Some(Target {
+                    id: id.clone(),
+                    name: record.name.clone(),
+                    message: Some(order.message.clone()),
+                    reason: Some(order.reason),
+                })
             })
             .collect();
         if targets.is_empty() {
@@ -344,7 +368,12 @@ impl Worker {
     }
 
     /// Stops every container and every sandbox.
-    pub(super) async fn kill_everything(&self, pod: &Arc<Pod>, runtime: &RuntimePod, grace: Option<Duration>) -> crate::runtime::Cri<()> {
+    pub(super) async fn kill_everything(
+        &self,
+        pod: &Arc<Pod>,
+        runtime: &RuntimePod,
+        grace: Option<Duration>,
+    ) -> crate::runtime::Cri<()> {
         let targets: Vec<Target> = runtime
             .running()
             .map(|c| Target { id: c.id.clone(), name: c.name.clone(), message: None, reason: None })
@@ -377,7 +406,12 @@ impl Worker {
             let n = kept.entry(c.name.as_str()).or_default();
             *n += 1;
             if *n > 1 {
-                let log = self.agent.config.log_dir(&self.key.namespace, &self.key.name, &self.uid).join(&c.name).join(format!("{}.log", c.restart_count));
+                let log = self
+                    .agent
+                    .config
+                    .log_dir(&self.key.namespace, &self.key.name, &self.uid)
+                    .join(&c.name)
+                    .join(format!("{}.log", c.restart_count));
                 if self.agent.runtime.remove_container(&c.id).await.is_ok() {
                     let _ = self.agent.host.remove_file(&log);
                 }

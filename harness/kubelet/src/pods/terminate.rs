@@ -55,7 +55,8 @@ impl Worker {
         self.agent.prober.remove_pod(&self.uid);
         let pod = self.mailbox.pod();
         let runtime = self.read().await?;
-        let running: Vec<String> = runtime.containers.iter().filter(|c| c.state == RuntimeState::Running).map(|c| c.name.clone()).collect();
+        let running: Vec<String> =
+            runtime.containers.iter().filter(|c| c.state == RuntimeState::Running).map(|c| c.name.clone()).collect();
         if !running.is_empty() {
             return Err(EndError::StillRunning(running.join(" ")));
         }

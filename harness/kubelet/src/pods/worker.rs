@@ -15,8 +15,8 @@ use podlab_lifecycle::{
     runtime::{RuntimePod, RuntimeState},
     spec,
     status::{self, MayRun, Verdict},
-    worker::{SyncOutcome, WorkerEvent, WorkerState, requeue, step},
     words::Phase,
+    worker::{SyncOutcome, WorkerEvent, WorkerState, requeue, step},
 };
 use podlab_timeline::{PodKey, Stage};
 
@@ -135,17 +135,24 @@ impl Worker {
 
     /// Reads the Pod from the runtime; what it saw counts as known.
     pub(super) async fn read(&mut self) -> Cri<RuntimePod> {
-        let mut runtime = if self.may_have_history { self.reader.read(&self.uid).await?.pod } else { RuntimePod::default() };
+        let mut runtime =
+            if self.may_have_history { self.reader.read(&self.uid).await?.pod } else { RuntimePod::default() };
         // A container that ended before anybody could look is shown running once, as a watcher upstream would see it.
         if let Some(id) = self.just_started.take()
-            && let Some(c) = runtime.containers.iter_mut().find(|c| c.id == id && c.state == RuntimeState::Exited && c.started_at.is_some())
+            && let Some(c) = runtime
+                .containers
+                .iter_mut()
+                .find(|c| c.id == id && c.state == RuntimeState::Exited && c.started_at.is_some())
         {
             c.state = RuntimeState::Running;
             c.exit_code = 0;
             self.mailbox.kick();
         }
         let containers = runtime.containers.iter().map(|c| (c.id.clone(), c.state));
-        let sandboxes = runtime.sandboxes.iter().map(|s| (s.id.clone(), if s.ready { RuntimeState::Running } else { RuntimeState::Exited }));
+        let sandboxes = runtime
+            .sandboxes
+            .iter()
+            .map(|s| (s.id.clone(), if s.ready { RuntimeState::Running } else { RuntimeState::Exited }));
         self.mailbox.seen(containers.chain(sandboxes).collect::<BTreeMap<_, _>>());
         Ok(runtime)
     }
@@ -177,7 +184,9 @@ impl Worker {
     /// Checks the active deadline; says so every time, as upstream does.
     pub(super) fn check_deadline(&mut self, pod: &Pod) {
         const MESSAGE: &str = "Pod was active on the node longer than the specified deadline";
-        let Some(seconds) = spec::pod_spec(pod).active_deadline_seconds.and_then(|s| u64::try_from(s).ok()) else { return };
+        let Some(seconds) = spec::pod_spec(pod).active_deadline_seconds.and_then(|s| u64::try_from(s).ok()) else {
+            return;
+        };
         let start = self.agent.status.get(&self.uid).and_then(|s| s.start_time).map(|t| t.0);
         let passed = start.is_some_and(|t| backoff::since(self.agent.clock.wall(), t) >= Duration::from_secs(seconds));
         if passed {

@@ -30,7 +30,9 @@ impl Workers {
 
     /// The Pod of a namespace and name.
     pub(crate) fn find(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
-        let named = |p: &Arc<Pod>| p.metadata.namespace.as_deref() == Some(namespace) && p.metadata.name.as_deref() == Some(name);
+        let named = |p: &Arc<Pod>| {
+            p.metadata.namespace.as_deref() == Some(namespace) && p.metadata.name.as_deref() == Some(name)
+        };
         // A Pod that replaced another of the same name is the one meant.
         self.pods().into_iter().filter(named).max_by_key(|p| p.metadata.creation_timestamp.clone().map(|t| t.0))
     }
@@ -46,7 +48,7 @@ impl Workers {
         if let Some(mailbox) = self.get(&uid) {
             agent.prober.update_pod(&pod);
             // A change of the status alone is our own, or a readiness gate's.
-            let spec_changed = old.is_none_or(|o| o.spec != pod.spec || o.metadata.labels != pod.metadata.labels || o.metadata.annotations != pod.metadata.annotations || o.metadata.deletion_timestamp != pod.metadata.deletion_timestamp || o.metadata.deletion_grace_period_seconds != pod.metadata.deletion_grace_period_seconds);
+            let spec_changed = old.is_none_or(|o| differs(o, &pod));
             let gates = spec::pod_spec(&pod).readiness_gates.as_ref().is_some_and(|g| !g.is_empty())
                 && gate_states(old) != gate_states(Some(&pod));
             mailbox.update(pod, spec_changed || gates);
@@ -56,11 +58,10 @@ impl Workers {
         agent.recorder.stage(&key, Stage::Observed);
         let shown = Phase::parse(pod.status.as_ref().and_then(|s| s.phase.as_deref()));
         let known = pod.status.as_ref().is_some_and(|s| s.start_time.is_some());
-        if !known && !shown.is_terminal() && !spec::is_deleting(&pod) {
-            if let Err(verdict) = admission::admit(agent, &pod, &self.active()) {
-                agent.reject(&pod, &verdict);
-                return;
-            }
+        let fresh = !known && !shown.is_terminal() && !spec::is_deleting(&pod);
+        if fresh && let Err(verdict) = admission::admit(agent, &pod, &self.active()) {
+            agent.reject(&pod, &verdict);
+            return;
         }
         agent.recorder.stage(&key, Stage::Admitted);
         let mailbox = Arc::new(Mailbox::new(pod.clone()));
@@ -111,6 +112,16 @@ impl Workers {
             None => false,
         }
     }
+}
+
+/// Whether more than the status changed.
+fn differs(a: &Pod, b: &Pod) -> bool {
+    let (m, n) = (&a.metadata, &b.metadata);
+    a.spec != b.spec
+        || m.labels != n.labels
+        || m.annotations != n.annotations
+        || m.deletion_timestamp != n.deletion_timestamp
+        || m.deletion_grace_period_seconds != n.deletion_grace_period_seconds
 }
 
 fn gate_states(pod: Option<&Pod>) -> Vec<(String, String)> {

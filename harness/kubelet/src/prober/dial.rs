@@ -28,14 +28,27 @@ pub(super) enum Look {
     Error(String),
 }
 
-pub(super) async fn run(p: &Prober, pod: &Pod, c: &Container, probe: &Probe, status: &PodStatus, id: &str, timeout: Duration) -> Look {
-    let ip = status.pod_ip.clone().or_else(|| p.config.node_ips.first().filter(|_| podlab_lifecycle::spec::host_network(pod)).cloned());
+pub(super) async fn run(
+    p: &Prober,
+    pod: &Pod,
+    c: &Container,
+    probe: &Probe,
+    status: &PodStatus,
+    id: &str,
+    timeout: Duration,
+) -> Look {
+    let ip = status
+        .pod_ip
+        .clone()
+        .or_else(|| p.config.node_ips.first().filter(|_| podlab_lifecycle::spec::host_network(pod)).cloned());
     let ip = ip.unwrap_or_default();
     if let Some(exec) = &probe.exec {
         return run_exec(p, c, exec.command.as_deref().unwrap_or_default(), id, timeout).await;
     }
     if let Some(get) = &probe.http_get {
-        let Some(port) = port_of(&get.port, c) else { return Look::Error(format!("couldn't find port: {}", shown(&get.port))) };
+        let Some(port) = port_of(&get.port, c) else {
+            return Look::Error(format!("couldn't find port: {}", shown(&get.port)));
+        };
         let request = HttpProbe {
             scheme: get.scheme.as_deref().unwrap_or("HTTP").to_lowercase(),
             host: get.host.clone().filter(|h| !h.is_empty()).unwrap_or(ip),
@@ -46,7 +59,9 @@ pub(super) async fn run(p: &Prober, pod: &Pod, c: &Container, probe: &Probe, sta
         return run_http(p, request, timeout).await;
     }
     if let Some(tcp) = &probe.tcp_socket {
-        let Some(port) = port_of(&tcp.port, c) else { return Look::Error(format!("couldn't find port: {}", shown(&tcp.port))) };
+        let Some(port) = port_of(&tcp.port, c) else {
+            return Look::Error(format!("couldn't find port: {}", shown(&tcp.port)));
+        };
         let host = tcp.host.clone().filter(|h| !h.is_empty()).unwrap_or(ip);
         return match p.host.tcp_dial(&host, port, timeout).await {
             Ok(()) => Look::Success,
@@ -57,7 +72,9 @@ pub(super) async fn run(p: &Prober, pod: &Pod, c: &Container, probe: &Probe, sta
         let Ok(port) = u16::try_from(grpc.port) else { return Look::Error(format!("invalid port {}", grpc.port)) };
         return match p.host.grpc_health(&ip, port, grpc.service.as_deref().unwrap_or_default(), timeout).await {
             Ok(Health::Serving) => Look::Success,
-            Ok(Health::Other(n)) => Look::Failure(format!("service unhealthy (responded with \"{}\")", serving_name(n))),
+            Ok(Health::Other(n)) => {
+                Look::Failure(format!("service unhealthy (responded with \"{}\")", serving_name(n)))
+            }
             Err(e) => Look::Failure(e),
         };
     }
@@ -78,9 +95,11 @@ async fn run_exec(p: &Prober, c: &Container, command: &[String], id: &str, timeo
     match p.runtime.exec_sync(id, command.clone(), Some(timeout)).await {
         Ok(out) if out.exit_code == 0 => Look::Success,
         Ok(out) => Look::Failure(cut(out.combined().trim())),
-        Err(e) if e.code == tonic::Code::DeadlineExceeded => {
-            Look::Failure(format!("command timed out: \"{}\" timed out after {}s", command.join(" "), timeout.as_secs()))
-        }
+        Err(e) if e.code == tonic::Code::DeadlineExceeded => Look::Failure(format!(
+            "command timed out: \"{}\" timed out after {}s",
+            command.join(" "),
+            timeout.as_secs()
+        )),
         Err(e) => Look::Error(e.to_string()),
     }
 }

@@ -224,7 +224,9 @@ impl Readiness for PodProbes<'_> {
         let id = raw_id(c.container_id.as_deref().unwrap_or_default());
         match self.prober.state.lock().startup.get(id) {
             Some(result) => result == ProbeResult::Success,
-            None => !self.declares(&c.name, ProbeKind::Startup) || self.before(c).is_some_and(|p| p.started == Some(true)),
+            None => {
+                !self.declares(&c.name, ProbeKind::Startup) || self.before(c).is_some_and(|p| p.started == Some(true))
+            }
         }
     }
 

@@ -132,7 +132,14 @@ impl Worker {
     }
 
     /// Carries the probe out and says what went wrong; `None` when it could not be carried out.
-    async fn look(&self, pod: &Pod, kind: ContainerKind, status: &podlab_api::core::PodStatus, id: &str, times: &ProbeTimes) -> Option<ProbeResult> {
+    async fn look(
+        &self,
+        pod: &Pod,
+        kind: ContainerKind,
+        status: &podlab_api::core::PodStatus,
+        id: &str,
+        times: &ProbeTimes,
+    ) -> Option<ProbeResult> {
         let p = &self.prober;
         let start = p.recorder.now();
         let timeout = Duration::from_secs(times.timeout);
@@ -147,11 +154,23 @@ impl Worker {
         let (outcome, result) = match look {
             dial::Look::Success => (Outcome::Ok, Some(ProbeResult::Success)),
             dial::Look::Warning(output) => {
-                p.say.container_warn(pod, kind, &self.container.name, "ProbeWarning", format!("{word} probe warning: {output}"));
+                p.say.container_warn(
+                    pod,
+                    kind,
+                    &self.container.name,
+                    "ProbeWarning",
+                    format!("{word} probe warning: {output}"),
+                );
                 (Outcome::Ok, Some(ProbeResult::Success))
             }
             dial::Look::Failure(output) => {
-                p.say.container_warn(pod, kind, &self.container.name, "Unhealthy", format!("{word} probe failed: {output}"));
+                p.say.container_warn(
+                    pod,
+                    kind,
+                    &self.container.name,
+                    "Unhealthy",
+                    format!("{word} probe failed: {output}"),
+                );
                 (Outcome::Error(output), Some(ProbeResult::Failure))
             }
             dial::Look::Error(error) => {

@@ -28,10 +28,15 @@ impl CriSocket {
     /// `InvalidArgument` when the path does not make a URI.
     pub fn new(socket: &Path) -> Cri<Self> {
         let uri = format!("unix://{}", socket.display());
-        let endpoint = Endpoint::from_shared(uri).map_err(|e| RuntimeError::new(tonic::Code::InvalidArgument, e.to_string()))?;
+        let endpoint =
+            Endpoint::from_shared(uri).map_err(|e| RuntimeError::new(tonic::Code::InvalidArgument, e.to_string()))?;
         let channel = endpoint.tcp_nodelay(true).connect_lazy();
-        let runtime = RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
-        let images = ImageServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
+        let runtime = RuntimeServiceClient::new(channel.clone())
+            .max_decoding_message_size(MAX_MESSAGE)
+            .max_encoding_message_size(MAX_MESSAGE);
+        let images = ImageServiceClient::new(channel)
+            .max_decoding_message_size(MAX_MESSAGE)
+            .max_encoding_message_size(MAX_MESSAGE);
         Ok(Self { runtime, images })
     }
 }
@@ -89,7 +94,12 @@ impl Runtime for CriSocket {
         Ok(self.runtime.clone().list_pod_sandbox(usual(request)).await?.into_inner().items)
     }
 
-    async fn create_container(&self, sandbox: &str, config: v1::ContainerConfig, sandbox_config: v1::PodSandboxConfig) -> Cri<String> {
+    async fn create_container(
+        &self,
+        sandbox: &str,
+        config: v1::ContainerConfig,
+        sandbox_config: v1::PodSandboxConfig,
+    ) -> Cri<String> {
         let request = v1::CreateContainerRequest {
             pod_sandbox_id: sandbox.to_owned(),
             config: Some(config),
@@ -110,7 +120,10 @@ impl Runtime for CriSocket {
     }
 
     async fn remove_container(&self, id: &str) -> Cri<()> {
-        self.runtime.clone().remove_container(usual(v1::RemoveContainerRequest { container_id: id.to_owned() })).await?;
+        self.runtime
+            .clone()
+            .remove_container(usual(v1::RemoveContainerRequest { container_id: id.to_owned() }))
+            .await?;
         Ok(())
     }
 
@@ -126,13 +139,20 @@ impl Runtime for CriSocket {
     }
 
     async fn update_container_resources(&self, id: &str, linux: v1::LinuxContainerResources) -> Cri<()> {
-        let request = v1::UpdateContainerResourcesRequest { container_id: id.to_owned(), linux: Some(linux), ..Default::default() };
+        let request = v1::UpdateContainerResourcesRequest {
+            container_id: id.to_owned(),
+            linux: Some(linux),
+            ..Default::default()
+        };
         self.runtime.clone().update_container_resources(usual(request)).await?;
         Ok(())
     }
 
     async fn reopen_container_log(&self, id: &str) -> Cri<()> {
-        self.runtime.clone().reopen_container_log(usual(v1::ReopenContainerLogRequest { container_id: id.to_owned() })).await?;
+        self.runtime
+            .clone()
+            .reopen_container_log(usual(v1::ReopenContainerLogRequest { container_id: id.to_owned() }))
+            .await?;
         Ok(())
     }
 
@@ -143,7 +163,7 @@ impl Runtime for CriSocket {
             None => tonic::Request::new(request),
         };
         let out = self.runtime.clone().exec_sync(request).await?.into_inner();
-        Ok(ExecOutput { stdout: out.stdout.into(), stderr: out.stderr.into(), exit_code: out.exit_code })
+        Ok(ExecOutput { stdout: out.stdout, stderr: out.stderr, exit_code: out.exit_code })
     }
 
     async fn exec(&self, request: v1::ExecRequest) -> Cri<String> {
@@ -169,7 +189,8 @@ impl Runtime for CriSocket {
     }
 
     async fn events(&self) -> Cri<EventStream> {
-        let stream = self.runtime.clone().get_container_events(tonic::Request::new(v1::GetEventsRequest {})).await?.into_inner();
+        let stream =
+            self.runtime.clone().get_container_events(tonic::Request::new(v1::GetEventsRequest {})).await?.into_inner();
         Ok(stream.map(|e| e.map_err(RuntimeError::from)).boxed())
     }
 }
@@ -185,7 +206,12 @@ impl Images for CriSocket {
         Ok(self.images.clone().list_images(usual(v1::ListImagesRequest { filter: None })).await?.into_inner().images)
     }
 
-    async fn pull_image(&self, image: v1::ImageSpec, auth: Option<v1::AuthConfig>, sandbox: v1::PodSandboxConfig) -> Cri<String> {
+    async fn pull_image(
+        &self,
+        image: v1::ImageSpec,
+        auth: Option<v1::AuthConfig>,
+        sandbox: v1::PodSandboxConfig,
+    ) -> Cri<String> {
         // A pull may take as long as it takes: only the caller ends it.
         let request = v1::PullImageRequest { image: Some(image), auth, sandbox_config: Some(sandbox) };
         Ok(self.images.clone().pull_image(tonic::Request::new(request)).await?.into_inner().image_ref)

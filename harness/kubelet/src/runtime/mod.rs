@@ -84,7 +84,12 @@ pub trait Runtime: Send + Sync + 'static {
     /// Sandboxes that match.
     async fn list_pod_sandbox(&self, filter: v1::PodSandboxFilter) -> Cri<Vec<v1::PodSandbox>>;
     /// Makes a container; returns its id.
-    async fn create_container(&self, sandbox: &str, config: v1::ContainerConfig, sandbox_config: v1::PodSandboxConfig) -> Cri<String>;
+    async fn create_container(
+        &self,
+        sandbox: &str,
+        config: v1::ContainerConfig,
+        sandbox_config: v1::PodSandboxConfig,
+    ) -> Cri<String>;
     /// Starts it.
     async fn start_container(&self, id: &str) -> Cri<()>;
     /// Signals it, waits, kills it. Idempotent.
@@ -123,7 +128,12 @@ pub trait Images: Send + Sync + 'static {
     /// All images.
     async fn list_images(&self) -> Cri<Vec<v1::Image>>;
     /// Pulls; returns the reference to create containers with.
-    async fn pull_image(&self, image: v1::ImageSpec, auth: Option<v1::AuthConfig>, sandbox: v1::PodSandboxConfig) -> Cri<String>;
+    async fn pull_image(
+        &self,
+        image: v1::ImageSpec,
+        auth: Option<v1::AuthConfig>,
+        sandbox: v1::PodSandboxConfig,
+    ) -> Cri<String>;
     /// Removes an image. Idempotent.
     async fn remove_image(&self, image: v1::ImageSpec) -> Cri<()>;
     /// Usage of the image file systems.

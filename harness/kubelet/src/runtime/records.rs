@@ -1,6 +1,10 @@
 //! From CRI messages to the lifecycle's records, one Pod at a time.
 
-use std::{collections::BTreeMap, path::{Path, PathBuf}, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use podlab_api::jiff::Timestamp;
 use podlab_cri::v1;
@@ -45,15 +49,19 @@ impl Reader {
         let selector: BTreeMap<String, String> = [(labels::POD_UID.to_owned(), uid.to_owned())].into();
         let sandboxes = v1::PodSandboxFilter { label_selector: selector.clone(), ..Default::default() };
         let containers = v1::ContainerFilter { label_selector: selector, ..Default::default() };
-        let (sandboxes, containers) =
-            futures::future::try_join(self.runtime.list_pod_sandbox(sandboxes), self.runtime.list_containers(containers)).await?;
+        let (sandboxes, containers) = futures::future::try_join(
+            self.runtime.list_pod_sandbox(sandboxes),
+            self.runtime.list_containers(containers),
+        )
+        .await?;
         let mut pod = RuntimePod::default();
         for s in sandboxes {
             if let Some(record) = self.sandbox(s).await? {
                 pod.sandboxes.push(record);
             }
         }
-        let fresh: Vec<String> = containers.iter().filter(|c| !self.ended.contains_key(&c.id)).map(|c| c.id.clone()).collect();
+        let fresh: Vec<String> =
+            containers.iter().filter(|c| !self.ended.contains_key(&c.id)).map(|c| c.id.clone()).collect();
         let statuses = futures::future::join_all(fresh.iter().map(|id| self.runtime.container_status(id))).await;
         for status in statuses {
             match status {
@@ -96,7 +104,14 @@ impl Reader {
         }
         let (ips, host_network) = self.ips.get(&s.id).cloned().unwrap_or_default();
         let attempt = s.metadata.as_ref().map_or(0, |m| m.attempt);
-        Ok(Some(SandboxRecord { id: s.id, attempt, ready, created_at: time(s.created_at).unwrap_or_default(), ips, host_network }))
+        Ok(Some(SandboxRecord {
+            id: s.id,
+            attempt,
+            ready,
+            created_at: time(s.created_at).unwrap_or_default(),
+            ips,
+            host_network,
+        }))
     }
 
     async fn container(&self, s: v1::ContainerStatus) -> Option<ContainerRecord> {
@@ -144,11 +159,14 @@ impl Reader {
     fn message(&self, s: &v1::ContainerStatus) -> String {
         let mut out = s.message.clone();
         let Some(path) = s.annotations.get(labels::MESSAGE_PATH).filter(|p| !p.is_empty()) else { return out };
-        let fallback = s.annotations.get(labels::MESSAGE_POLICY).is_some_and(|p| p == "FallbackToLogsOnError") && s.exit_code != 0;
+        let fallback =
+            s.annotations.get(labels::MESSAGE_POLICY).is_some_and(|p| p == "FallbackToLogsOnError") && s.exit_code != 0;
         let file = s.mounts.iter().find(|m| m.container_path == *path);
-        let mut own = file.and_then(|m| self.host.read_at(Path::new(&m.host_path), 0, MAX_MESSAGE).ok()).unwrap_or_default();
+        let mut own =
+            file.and_then(|m| self.host.read_at(Path::new(&m.host_path), 0, MAX_MESSAGE).ok()).unwrap_or_default();
         if own.is_empty() && fallback {
-            let log = if s.log_path.starts_with('/') { PathBuf::from(&s.log_path) } else { self.log_root.join(&s.log_path) };
+            let log =
+                if s.log_path.starts_with('/') { PathBuf::from(&s.log_path) } else { self.log_root.join(&s.log_path) };
             own = crilog::last(self.host.as_ref(), &log, FALLBACK_LINES, FALLBACK_BYTES);
         }
         let own = String::from_utf8_lossy(&own);

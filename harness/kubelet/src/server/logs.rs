@@ -45,7 +45,11 @@ fn options(agent: &Agent, q: &Query) -> Result<Options, String> {
         Some(t) => Some(t.parse().map_err(|_| format!("invalid value for sinceTime: {t}"))?),
     };
     if let Some(s) = number("sinceSeconds")? {
-        since = agent.clock.wall().checked_sub(podlab_api::jiff::SignedDuration::from_secs(i64::try_from(s).unwrap_or(i64::MAX))).ok();
+        since = agent
+            .clock
+            .wall()
+            .checked_sub(podlab_api::jiff::SignedDuration::from_secs(i64::try_from(s).unwrap_or(i64::MAX)))
+            .ok();
     }
     Ok(Options {
         follow: q.on(&["follow"]),
@@ -63,7 +67,12 @@ fn choose(pod: &str, container: &str, status: &PodStatus, previous: bool) -> Res
     let found: Option<&ContainerStatus> = lists.into_iter().flatten().flatten().find(|s| s.name == container);
     let place = format!("container \"{container}\" in pod \"{pod}\"");
     let Some(s) = found else { return Err(format!("{place} is not available")) };
-    let last = s.last_state.as_ref().and_then(|l| l.terminated.as_ref()).and_then(|t| t.container_id.clone()).filter(|id| !id.is_empty());
+    let last = s
+        .last_state
+        .as_ref()
+        .and_then(|l| l.terminated.as_ref())
+        .and_then(|t| t.container_id.clone())
+        .filter(|id| !id.is_empty());
     let has_last = s.last_state.as_ref().is_some_and(|l| l.terminated.is_some());
     if previous {
         return last.ok_or_else(|| format!("previous terminated {place} not found"));
@@ -116,7 +125,9 @@ pub(super) async fn answer(agent: &Arc<Agent>, pod: &Pod, container: &str, q: &Q
     agent.tasks.spawn(async move {
         let _ = shutdown.run_until_cancelled(reader.copy()).await;
     });
-    let stream = futures::stream::poll_fn(move |cx| rx.poll_recv(cx).map(|b| b.map(|b| Ok::<_, std::io::Error>(Frame::data(b)))));
+    let stream = futures::stream::poll_fn(move |cx| {
+        rx.poll_recv(cx).map(|b| b.map(|b| Ok::<_, std::io::Error>(Frame::data(b))))
+    });
     plain(StreamBody::new(stream).boxed())
 }
 
@@ -237,19 +248,37 @@ mod tests {
             terminated: Some(ContainerStateTerminated { container_id: Some(id.into()), ..Default::default() }),
             ..Default::default()
         });
-        let s = ContainerStatus { name: "c".into(), container_id: Some("podlab://now".into()), state: Some(state), last_state: last, ..Default::default() };
+        let s = ContainerStatus {
+            name: "c".into(),
+            container_id: Some("podlab://now".into()),
+            state: Some(state),
+            last_state: last,
+            ..Default::default()
+        };
         PodStatus { container_statuses: Some(vec![s]), ..Default::default() }
     }
 
     fn waiting(reason: &str) -> ContainerState {
-        ContainerState { waiting: Some(ContainerStateWaiting { reason: Some(reason.into()), message: None }), ..Default::default() }
+        ContainerState {
+            waiting: Some(ContainerStateWaiting { reason: Some(reason.into()), message: None }),
+            ..Default::default()
+        }
     }
 
     #[test]
     fn the_container_is_chosen_and_refused_in_upstreams_words() {
-        let terminated = ContainerState { terminated: Some(ContainerStateTerminated { container_id: Some("podlab://t".into()), ..Default::default() }), ..Default::default() };
+        let terminated = ContainerState {
+            terminated: Some(ContainerStateTerminated {
+                container_id: Some("podlab://t".into()),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
         assert_eq!(choose("p", "c", &status(terminated, Some("podlab://l")), false), Ok("podlab://t".into()));
-        assert_eq!(choose("p", "c", &status(waiting("CrashLoopBackOff"), Some("podlab://l")), false), Ok("podlab://l".into()));
+        assert_eq!(
+            choose("p", "c", &status(waiting("CrashLoopBackOff"), Some("podlab://l")), false),
+            Ok("podlab://l".into())
+        );
         assert_eq!(choose("p", "c", &status(waiting("x"), Some("podlab://l")), true), Ok("podlab://l".into()));
         for (reason, expect) in [
             ("ContainerCreating", "container \"c\" in pod \"p\" is waiting to start: ContainerCreating"),
@@ -258,7 +287,13 @@ mod tests {
         ] {
             assert_eq!(choose("p", "c", &status(waiting(reason), None), false), Err(expect.into()));
         }
-        assert_eq!(choose("p", "c", &status(waiting("x"), None), true), Err("previous terminated container \"c\" in pod \"p\" not found".into()));
-        assert_eq!(choose("p", "d", &status(waiting("x"), None), false), Err("container \"d\" in pod \"p\" is not available".into()));
+        assert_eq!(
+            choose("p", "c", &status(waiting("x"), None), true),
+            Err("previous terminated container \"c\" in pod \"p\" not found".into())
+        );
+        assert_eq!(
+            choose("p", "d", &status(waiting("x"), None), false),
+            Err("container \"d\" in pod \"p\" is not available".into())
+        );
     }
 }

@@ -73,17 +73,31 @@ pub(super) async fn summary(agent: &Arc<Agent>) -> Value {
 pub(super) async fn resource(agent: &Arc<Agent>) -> String {
     let mut out = String::new();
     let usage = usage(agent).await;
-    head(&mut out, "container_cpu_usage_seconds_total", "Cumulative cpu time consumed by the container in core-seconds", "counter");
+    head(
+        &mut out,
+        "container_cpu_usage_seconds_total",
+        "Cumulative cpu time consumed by the container in core-seconds",
+        "counter",
+    );
     for ((namespace, pod, container), s) in &usage {
         let (ts, ns) = cpu(s);
         #[expect(clippy::cast_precision_loss, reason = "metrics are floating point")]
         let seconds = ns as f64 / 1e9;
-        let _ = writeln!(out, "container_cpu_usage_seconds_total{{container=\"{container}\",namespace=\"{namespace}\",pod=\"{pod}\"}} {seconds} {}", ts / 1_000_000);
+        let _ = writeln!(
+            out,
+            "container_cpu_usage_seconds_total{{container=\"{container}\",namespace=\"{namespace}\",pod=\"{pod}\"}} {seconds} {}",
+            ts / 1_000_000
+        );
     }
     head(&mut out, "container_memory_working_set_bytes", "Current working set of the container in bytes", "gauge");
     for ((namespace, pod, container), s) in &usage {
         let (ts, _) = cpu(s);
-        let _ = writeln!(out, "container_memory_working_set_bytes{{container=\"{container}\",namespace=\"{namespace}\",pod=\"{pod}\"}} {} {}", memory(s), ts / 1_000_000);
+        let _ = writeln!(
+            out,
+            "container_memory_working_set_bytes{{container=\"{container}\",namespace=\"{namespace}\",pod=\"{pod}\"}} {} {}",
+            memory(s),
+            ts / 1_000_000
+        );
     }
     let total = agent.host.cgroup_stats("/kubepods").unwrap_or_default();
     head(&mut out, "node_memory_working_set_bytes", "Current working set of the node in bytes", "gauge");

@@ -52,7 +52,8 @@ impl Listener {
 /// Binds the server's address.
 pub(crate) async fn listen(config: &ServerConfig) -> Result<Listener, ServerError> {
     let tls = tls::acceptor(&config.tls)?;
-    let tcp = TcpListener::bind(config.listen).await.map_err(|source| ServerError::Listen { at: config.listen, source })?;
+    let tcp =
+        TcpListener::bind(config.listen).await.map_err(|source| ServerError::Listen { at: config.listen, source })?;
     Ok(Listener { tcp, tls })
 }
 
@@ -93,7 +94,8 @@ async fn connection(agent: Arc<Agent>, tls: tokio_rustls::TlsAcceptor, tcp: TcpS
         let agent = agent.clone();
         async move { Ok::<_, std::convert::Infallible>(route::answer(agent, request).await) }
     });
-    let serving = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).with_upgrades();
+    let serving =
+        hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).with_upgrades();
     if let Some(Err(error)) = shutdown.run_until_cancelled(serving).await {
         tracing::debug!(%error, "connection ended");
     }

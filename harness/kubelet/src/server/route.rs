@@ -44,7 +44,11 @@ pub(super) struct Query {
 impl Query {
     fn parse(raw: &str) -> Self {
         let decode = |s: &str| percent_decode(&s.replace('+', " "));
-        let pairs = raw.split('&').filter(|p| !p.is_empty()).map(|p| p.split_once('=').unwrap_or((p, ""))).map(|(k, v)| (decode(k), decode(v)));
+        let pairs = raw
+            .split('&')
+            .filter(|p| !p.is_empty())
+            .map(|p| p.split_once('=').unwrap_or((p, "")))
+            .map(|(k, v)| (decode(k), decode(v)));
         Self { pairs: pairs.collect() }
     }
 
@@ -99,8 +103,12 @@ pub(super) async fn answer(agent: Arc<Agent>, request: Request<Incoming>) -> Res
             Some(p) => logs::answer(&agent, &p, container, &query).await,
             None => text(StatusCode::NOT_FOUND, format!("pod \"{pod}\" not found\n")),
         },
-        ["exec", namespace, pod, rest @ ..] => with_container(&agent, namespace, pod, rest, request, query, Kind::Exec).await,
-        ["attach", namespace, pod, rest @ ..] => with_container(&agent, namespace, pod, rest, request, query, Kind::Attach).await,
+        ["exec", namespace, pod, rest @ ..] => {
+            with_container(&agent, namespace, pod, rest, request, query, Kind::Exec).await
+        }
+        ["attach", namespace, pod, rest @ ..] => {
+            with_container(&agent, namespace, pod, rest, request, query, Kind::Attach).await
+        }
         ["run", namespace, pod, rest @ ..] => run(&agent, namespace, pod, rest, &query).await,
         ["portForward", namespace, pod, ..] => forward(&agent, namespace, pod, request, &query).await,
         _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
@@ -130,22 +138,47 @@ fn container_of<'a>(rest: &[&'a str]) -> Option<&'a str> {
     }
 }
 
-async fn with_container(agent: &Arc<Agent>, namespace: &str, pod: &str, rest: &[&str], request: Request<Incoming>, query: Query, kind: Kind) -> Response<Body> {
+async fn with_container(
+    agent: &Arc<Agent>,
+    namespace: &str,
+    pod: &str,
+    rest: &[&str],
+    request: Request<Incoming>,
+    query: Query,
+    kind: Kind,
+) -> Response<Body> {
     let Some(container) = container_of(rest) else { return text(StatusCode::NOT_FOUND, "404 page not found\n") };
-    let Some(p) = agent.workers.find(namespace, pod) else { return text(StatusCode::NOT_FOUND, format!("pod does not exist: {pod}_{namespace}\n")) };
+    let Some(p) = agent.workers.find(namespace, pod) else {
+        return text(StatusCode::NOT_FOUND, format!("pod does not exist: {pod}_{namespace}\n"));
+    };
     let Some(id) = running(agent, &p, container) else {
         return text(StatusCode::INTERNAL_SERVER_ERROR, format!("container not found (\"{container}\")"));
     };
     let tty = query.on(&["tty"]);
-    let (stdin, stdout, stderr) = (query.on(&["input", "stdin"]), query.on(&["output", "stdout"]), query.on(&["error", "stderr"]) && !tty);
+    let (stdin, stdout, stderr) =
+        (query.on(&["input", "stdin"]), query.on(&["output", "stdout"]), query.on(&["error", "stderr"]) && !tty);
     if !stdin && !stdout && !stderr {
         return text(StatusCode::BAD_REQUEST, "you must specify at least 1 of stdin, stdout, stderr");
     }
     let url = match kind {
-        Kind::Exec => agent.runtime.exec(v1::ExecRequest { container_id: id, cmd: query.all("command"), tty, stdin, stdout, stderr }).await,
+        Kind::Exec => {
+            agent
+                .runtime
+                .exec(v1::ExecRequest { container_id: id, cmd: query.all("command"), tty, stdin, stdout, stderr })
+                .await
+        }
         Kind::Attach => {
             let declared = spec::find(&p, container).is_some_and(|(_, c)| c.tty == Some(true));
-            agent.runtime.attach(v1::AttachRequest { container_id: id, stdin, tty: declared, stdout, stderr: stderr && !declared }).await
+            agent
+                .runtime
+                .attach(v1::AttachRequest {
+                    container_id: id,
+                    stdin,
+                    tty: declared,
+                    stdout,
+                    stderr: stderr && !declared,
+                })
+                .await
         }
     };
     match url {
@@ -154,8 +187,16 @@ async fn with_container(agent: &Arc<Agent>, namespace: &str, pod: &str, rest: &[
     }
 }
 
-async fn forward(agent: &Arc<Agent>, namespace: &str, pod: &str, request: Request<Incoming>, query: &Query) -> Response<Body> {
-    let Some(p) = agent.workers.find(namespace, pod) else { return text(StatusCode::NOT_FOUND, format!("pod does not exist: {pod}_{namespace}\n")) };
+async fn forward(
+    agent: &Arc<Agent>,
+    namespace: &str,
+    pod: &str,
+    request: Request<Incoming>,
+    query: &Query,
+) -> Response<Body> {
+    let Some(p) = agent.workers.find(namespace, pod) else {
+        return text(StatusCode::NOT_FOUND, format!("pod does not exist: {pod}_{namespace}\n"));
+    };
     let uid = p.metadata.uid.clone().unwrap_or_default();
     let filter = v1::PodSandboxFilter {
         label_selector: [(crate::labels::POD_UID.to_owned(), uid)].into(),
@@ -169,7 +210,12 @@ async fn forward(agent: &Arc<Agent>, namespace: &str, pod: &str, request: Reques
     let Some(sandbox) = sandboxes.into_iter().max_by_key(|s| s.created_at) else {
         return text(StatusCode::INTERNAL_SERVER_ERROR, format!("sandbox of pod \"{pod}\" not found"));
     };
-    let port = query.all("port").iter().flat_map(|p| p.split(',').map(str::to_owned).collect::<Vec<_>>()).filter_map(|p| p.parse().ok()).collect();
+    let port = query
+        .all("port")
+        .iter()
+        .flat_map(|p| p.split(',').map(str::to_owned).collect::<Vec<_>>())
+        .filter_map(|p| p.parse().ok())
+        .collect();
     match agent.runtime.port_forward(v1::PortForwardRequest { pod_sandbox_id: sandbox.id, port }).await {
         Ok(url) => stream::splice(agent, &url, request).await,
         Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),

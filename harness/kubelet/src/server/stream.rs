@@ -25,9 +25,12 @@ async fn try_splice(agent: &Arc<Agent>, url: &str, request: &mut Request<Incomin
     let uri: Uri = url.parse().map_err(|e| format!("bad streaming URL {url}: {e}"))?;
     let host = uri.host().ok_or_else(|| format!("streaming URL {url} has no host"))?;
     let port = uri.port_u16().unwrap_or(80);
-    let tcp = TcpStream::connect((host.trim_matches(['[', ']']), port)).await.map_err(|e| format!("dial {host}:{port}: {e}"))?;
+    let tcp = TcpStream::connect((host.trim_matches(['[', ']']), port))
+        .await
+        .map_err(|e| format!("dial {host}:{port}: {e}"))?;
     let _ = tcp.set_nodelay(true);
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(tcp)).await.map_err(|e| e.to_string())?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(tcp)).await.map_err(|e| e.to_string())?;
     let shutdown = agent.shutdown.clone();
     agent.tasks.spawn(async move {
         let _ = shutdown.run_until_cancelled(connection.with_upgrades()).await;
@@ -37,7 +40,10 @@ async fn try_splice(agent: &Arc<Agent>, url: &str, request: &mut Request<Incomin
     for (name, value) in request.headers().iter().filter(|(n, _)| **n != header::HOST && **n != header::AUTHORIZATION) {
         upstream = upstream.header(name, value);
     }
-    let upstream = upstream.header(header::HOST, format!("{host}:{port}")).body(Empty::<Bytes>::new()).map_err(|e| e.to_string())?;
+    let upstream = upstream
+        .header(header::HOST, format!("{host}:{port}"))
+        .body(Empty::<Bytes>::new())
+        .map_err(|e| e.to_string())?;
     let mut answer = sender.send_request(upstream).await.map_err(|e| e.to_string())?;
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         let (head, body) = answer.into_parts();

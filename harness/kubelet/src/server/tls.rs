@@ -18,7 +18,8 @@ pub(super) fn acceptor(tls: &ServerTls) -> Result<tokio_rustls::TlsAcceptor, Ser
         roots.add(ca.map_err(|e| bad(&e))?).map_err(|e| bad(&e))?;
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build().map_err(|e| bad(&e))?;
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build().map_err(|e| bad(&e))?;
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|e| bad(&e))?

@@ -15,7 +15,10 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use podlab_api::{ApiError, core::{Pod, PodStatus}};
+use podlab_api::{
+    ApiError,
+    core::{Pod, PodStatus},
+};
 use podlab_client::{Client, DeleteOptions, PatchKind};
 use podlab_clock::Clock;
 use podlab_lifecycle::{
@@ -69,7 +72,11 @@ pub(crate) struct StatusManager {
 impl StatusManager {
     /// Makes the manager and the queue its [`StatusManager::run`] reads. The queue holds one UID per idle-to-busy turn
     /// of a Pod, so its length is bounded by the number of Pods.
-    pub(crate) fn new(client: Client, clock: Clock, recorder: Recorder) -> (Arc<Self>, mpsc::UnboundedReceiver<String>) {
+    pub(crate) fn new(
+        client: Client,
+        clock: Clock,
+        recorder: Recorder,
+    ) -> (Arc<Self>, mpsc::UnboundedReceiver<String>) {
         let (wake, rx) = mpsc::unbounded_channel();
         (Arc::new(Self { client, clock, recorder, entries: Mutex::default(), wake }), rx)
     }
@@ -280,7 +287,8 @@ impl StatusManager {
     async fn delete(&self, uid: &str, shutdown: &CancellationToken) {
         let Some(key) = self.entries.lock().get(uid).map(|e| e.key.clone()) else { return };
         let pods = self.client.namespaced::<Pod>(&key.namespace);
-        let options = DeleteOptions { grace_period: Some(Duration::ZERO), uid: Some(uid.to_owned()), ..DeleteOptions::default() };
+        let options =
+            DeleteOptions { grace_period: Some(Duration::ZERO), uid: Some(uid.to_owned()), ..DeleteOptions::default() };
         let mut pause = RETRY_FIRST;
         loop {
             match pods.delete(&key.name, &options).await {

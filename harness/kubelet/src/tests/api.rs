@@ -7,7 +7,8 @@ use futures::StreamExt;
 use parking_lot::Mutex;
 use podlab_api::{ApiError, Object, Reason};
 use podlab_client::{
-    Api, Collection, DeleteOptions, ListOptions, ObjectList, PatchKind, Target, WatchEvent, WatchOptions, WatchStream, WatchType,
+    Api, Collection, DeleteOptions, ListOptions, ObjectList, PatchKind, Target, WatchEvent, WatchOptions, WatchStream,
+    WatchType,
 };
 use serde_json::{Map, Value, json};
 use tokio::sync::broadcast;
@@ -151,9 +152,14 @@ impl Api for MemoryApi {
                     Err(_) => Some(Err(expired())),
                     Ok(ch) => {
                         let object = &ch.event.object;
-                        let k = (ch.plural.clone(), object.namespace().unwrap_or_default().to_owned(), object.name().to_owned());
+                        let k = (
+                            ch.plural.clone(),
+                            object.namespace().unwrap_or_default().to_owned(),
+                            object.name().to_owned(),
+                        );
                         let newer = o.resource_version.is_none_or(|r| object.resource_version() > r);
-                        (in_collection(&k, &c) && selected(object, o.field_selector.as_ref()) && newer).then_some(Ok(ch.event))
+                        (in_collection(&k, &c) && selected(object, o.field_selector.as_ref()) && newer)
+                            .then_some(Ok(ch.event))
                     }
                 };
                 async move { keep }
@@ -161,9 +167,16 @@ impl Api for MemoryApi {
             .boxed())
     }
 
-    async fn create(&self, c: &Collection, parent: Option<(&str, &'static str)>, object: Object) -> Result<Arc<Object>, ApiError> {
+    async fn create(
+        &self,
+        c: &Collection,
+        parent: Option<(&str, &'static str)>,
+        object: Object,
+    ) -> Result<Arc<Object>, ApiError> {
         if parent.is_some_and(|(_, sub)| sub == "token") {
-            return Ok(Arc::new(Object(json!({"status": {"token": "t", "expirationTimestamp": "2100-01-01T00:00:00Z"}}))));
+            return Ok(Arc::new(Object(
+                json!({"status": {"token": "t", "expirationTimestamp": "2100-01-01T00:00:00Z"}}),
+            )));
         }
         let mut tree = object.0;
         let name = tree["metadata"]["name"].as_str().unwrap_or_default().to_owned();
@@ -204,7 +217,9 @@ impl Api for MemoryApi {
         let key = key(&t.collection, &t.name);
         let old = self.find(&key)?;
         let mut tree = old.0.clone();
-        let grace = o.grace_period.map_or_else(|| tree["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap_or(30), |g| g.as_secs());
+        let grace = o
+            .grace_period
+            .map_or_else(|| tree["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap_or(30), |g| g.as_secs());
         let ended = matches!(tree["status"]["phase"].as_str(), Some("Failed" | "Succeeded"));
         if key.0 == "pods" && grace > 0 && !ended {
             tree["metadata"]["deletionTimestamp"] = "2100-01-01T00:00:00Z".into();

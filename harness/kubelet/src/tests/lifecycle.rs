@@ -27,7 +27,8 @@ fn a_container_that_ends_at_once_is_seen_running_first_and_the_phase_waits_for_t
     run(async {
         let w = World::new().await;
         w.runtime.script("c", vec![Script::exits(Duration::ZERO, 7)]);
-        let (states, phases) = (follow(&w, state), follow(&w, |p| p["status"]["phase"].as_str().unwrap_or_default().to_owned()));
+        let (states, phases) =
+            (follow(&w, state), follow(&w, |p| p["status"]["phase"].as_str().unwrap_or_default().to_owned()));
         let mut spec = one("false", json!({}));
         spec["restartPolicy"] = "Never".into();
         w.create("a", spec).await;
@@ -59,9 +60,21 @@ fn a_crash_loop_waits_ten_seconds_then_twice_as_long_each_time() {
         let seen = states.await.unwrap();
         assert_eq!(
             seen[..9],
-            ["none", "waiting:ContainerCreating", "running", "terminated:Error:1", "running", "terminated:Error:1", "waiting:CrashLoopBackOff", "running", "terminated:Error:1"]
+            [
+                "none",
+                "waiting:ContainerCreating",
+                "running",
+                "terminated:Error:1",
+                "running",
+                "terminated:Error:1",
+                "waiting:CrashLoopBackOff",
+                "running",
+                "terminated:Error:1"
+            ]
         );
-        assert!(w.events().iter().any(|e| e.starts_with("BackOff: Back-off restarting failed container c in pod a_ns(")));
+        assert!(
+            w.events().iter().any(|e| e.starts_with("BackOff: Back-off restarting failed container c in pod a_ns("))
+        );
         w.end().await;
     });
 }
@@ -77,7 +90,10 @@ fn a_missing_image_backs_off_and_a_pull_that_works_ends_it() {
         w.until("Ready", |w| is_ready(w, "a")).await;
         w.delete("a").await;
         let seen = states.await.unwrap();
-        assert_eq!(seen[..4], ["none", "waiting:ContainerCreating", "waiting:ErrImagePull", "waiting:ImagePullBackOff"]);
+        assert_eq!(
+            seen[..4],
+            ["none", "waiting:ContainerCreating", "waiting:ErrImagePull", "waiting:ImagePullBackOff"]
+        );
         w.end().await;
     });
 }
@@ -86,7 +102,8 @@ fn a_missing_image_backs_off_and_a_pull_that_works_ends_it() {
 fn readiness_follows_the_probe_and_liveness_restarts() {
     run(async {
         let w = World::new().await;
-        w.runtime.exec_script(ExecScript { succeeds_after: [("ok".to_owned(), secs(3))].into(), ..ExecScript::default() });
+        w.runtime
+            .exec_script(ExecScript { succeeds_after: [("ok".to_owned(), secs(3))].into(), ..ExecScript::default() });
         let probe = json!({"exec": {"command": ["ok"]}, "periodSeconds": 1, "failureThreshold": 2});
         w.create("a", one("sleep", json!({"readinessProbe": probe}))).await;
         let began = w.clock.now();
@@ -96,7 +113,10 @@ fn readiness_follows_the_probe_and_liveness_restarts() {
         assert!(w.events().contains(&"Unhealthy: Readiness probe failed: ".to_owned()));
 
         let probe = json!({"exec": {"command": ["never"]}, "periodSeconds": 1, "failureThreshold": 2});
-        w.runtime.exec_script(ExecScript { succeeds_after: [("never".to_owned(), secs(9999))].into(), ..ExecScript::default() });
+        w.runtime.exec_script(ExecScript {
+            succeeds_after: [("never".to_owned(), secs(9999))].into(),
+            ..ExecScript::default()
+        });
         w.create("b", one("sleep", json!({"livenessProbe": probe}))).await;
         w.until("restart", |w| w.pod("b").unwrap()["status"]["containerStatuses"][0]["restartCount"] == 1).await;
         assert!(w.events().contains(&"Killing: Container c failed liveness probe, will be restarted".to_owned()));
@@ -156,7 +176,10 @@ fn what_does_not_fit_the_node_is_refused_without_a_sandbox() {
         w.until("Failed", |w| phase(w, "a") == "Failed").await;
         let p = w.pod("a").unwrap();
         assert_eq!(p["status"]["reason"], "OutOfcpu");
-        assert_eq!(p["status"]["message"], "Pod was rejected: Node didn't have enough resource: cpu, requested: 64000, used: 0, capacity: 2000");
+        assert_eq!(
+            p["status"]["message"],
+            "Pod was rejected: Node didn't have enough resource: cpu, requested: 64000, used: 0, capacity: 2000"
+        );
         assert_eq!(w.runtime.counts(), (0, 0));
         w.end().await;
     });

@@ -112,7 +112,10 @@ impl World {
     pub(super) fn events(&self) -> Vec<String> {
         let mut all = self.api.all("events");
         all.sort_by_key(|e| e.0["metadata"]["creation"].as_u64().unwrap_or(0));
-        all.iter().filter(|e| e.str_at(&["involvedObject", "kind"]) == Some("Pod")).map(|e| format!("{}: {}", e.str_at(&["reason"]).unwrap(), e.str_at(&["message"]).unwrap())).collect()
+        all.iter()
+            .filter(|e| e.str_at(&["involvedObject", "kind"]) == Some("Pod"))
+            .map(|e| format!("{}: {}", e.str_at(&["reason"]).unwrap(), e.str_at(&["message"]).unwrap()))
+            .collect()
     }
 
     pub(super) async fn end(self) {
@@ -122,7 +125,11 @@ impl World {
 }
 
 fn ready(o: &Object) -> bool {
-    o.at(&["status", "conditions"]).and_then(Value::as_array).into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True")
+    o.at(&["status", "conditions"])
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .any(|c| c["type"] == "Ready" && c["status"] == "True")
 }
 
 pub(super) fn is_ready(w: &World, name: &str) -> bool {

@@ -7,7 +7,10 @@ use crate::fake::Script;
 
 fn ready_condition(p: &serde_json::Value) -> String {
     let all = p["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    all.iter().find(|c| c["type"] == "Ready").map(|c| c["status"].as_str().unwrap_or_default().to_owned()).unwrap_or_default()
+    all.iter()
+        .find(|c| c["type"] == "Ready")
+        .map(|c| c["status"].as_str().unwrap_or_default().to_owned())
+        .unwrap_or_default()
 }
 
 #[test]

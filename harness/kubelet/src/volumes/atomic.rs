@@ -29,7 +29,13 @@ const DATA: &str = "..data";
 const DATA_TMP: &str = "..data_tmp";
 
 /// Makes the volume's directory if need be and writes the files into it.
-pub(super) fn set_up(s: &Shared, pod: &Pod, name: &str, plugin: Plugin, files: &Files) -> Result<MountSource, VolumeError> {
+pub(super) fn set_up(
+    s: &Shared,
+    pod: &Pod,
+    name: &str,
+    plugin: Plugin,
+    files: &Files,
+) -> Result<MountSource, VolumeError> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let path = s.config.volume_dir(uid, plugin.dir(), name);
     let mut fresh = s.host.stat(&path).is_err();
@@ -42,11 +48,15 @@ pub(super) fn set_up(s: &Shared, pod: &Pod, name: &str, plugin: Plugin, files: &
     }
     s.host.create_dir_all(&path, 0o777).map_err(VolumeError::file(format!("create {}", path.display())))?;
     if fresh && plugin.in_memory() {
-        s.host.mount_tmpfs(&path, Tmpfs { size: None, mode: 0o777 }).map_err(VolumeError::file(format!("mount tmpfs at {}", path.display())))?;
+        s.host
+            .mount_tmpfs(&path, Tmpfs { size: None, mode: 0o777 })
+            .map_err(VolumeError::file(format!("mount tmpfs at {}", path.display())))?;
     }
     let stamp = s.clock.wall().strftime("..%Y_%m_%d_%H_%M_%S").to_string();
     let dir = format!("{stamp}.{}", s.rng.below(10_000_000_000));
-    write(s.host.as_ref(), &path, &dir, files, &|fresh_dir| ownership::apply(s.host.as_ref(), pod, fresh_dir, Access::ReadOnly))?;
+    write(s.host.as_ref(), &path, &dir, files, &|fresh_dir| {
+        ownership::apply(s.host.as_ref(), pod, fresh_dir, Access::ReadOnly)
+    })?;
     if fresh {
         // The root itself, whose links are not followed.
         ownership::apply(s.host.as_ref(), pod, &path, Access::ReadOnly)?;
@@ -58,11 +68,20 @@ pub(super) fn set_up(s: &Shared, pod: &Pod, name: &str, plugin: Plugin, files: &
 fn same_on_disk(host: &dyn Host, data: &Path, files: &Files) -> bool {
     let tops: BTreeSet<String> = files.keys().map(|p| p.split('/').next().unwrap_or(p).to_owned()).collect();
     let there: BTreeSet<String> = host.list(data).unwrap_or_default().into_iter().collect();
-    tops == there && files.iter().all(|(path, f)| host.read_at(&data.join(path), 0, f.bytes.len() + 1).is_ok_and(|b| b == f.bytes))
+    tops == there
+        && files
+            .iter()
+            .all(|(path, f)| host.read_at(&data.join(path), 0, f.bytes.len() + 1).is_ok_and(|b| b == f.bytes))
 }
 
 /// Swaps the contents of `root` for `files`, kept in a new directory `dir` below it.
-fn write(host: &dyn Host, root: &Path, dir: &str, files: &Files, own: &dyn Fn(&Path) -> Result<(), VolumeError>) -> Result<(), VolumeError> {
+fn write(
+    host: &dyn Host,
+    root: &Path,
+    dir: &str,
+    files: &Files,
+    own: &dyn Fn(&Path) -> Result<(), VolumeError>,
+) -> Result<(), VolumeError> {
     let fail = |what: &Path| VolumeError::file(format!("write {}", what.display()));
     let fresh = root.join(dir);
     host.create_dir_all(&fresh, 0o755).map_err(fail(&fresh))?;

@@ -7,9 +7,17 @@ use super::{MountFailure, MountStep, VolumeError, csi::CsiVolumes, manager::Shar
 use crate::container::MountSource;
 
 /// Sets up the volume a claim is bound to.
-pub(super) async fn set_up(s: &Shared, csi: &CsiVolumes, pod: &Pod, v: &Volume, claim: &str, read_only: bool) -> Result<MountSource, MountFailure> {
+pub(super) async fn set_up(
+    s: &Shared,
+    csi: &CsiVolumes,
+    pod: &Pod,
+    v: &Volume,
+    claim: &str,
+    read_only: bool,
+) -> Result<MountSource, MountFailure> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    let at = |volume: &str, error: VolumeError| MountFailure { step: MountStep::SetUp, volume: volume.to_owned(), error };
+    let at =
+        |volume: &str, error: VolumeError| MountFailure { step: MountStep::SetUp, volume: volume.to_owned(), error };
     let pv = bound_volume(s, namespace, claim).await.map_err(|e| at(&v.name, e))?;
     let name = pv.metadata.name.clone().unwrap_or_default();
     let source = pv.spec.clone().unwrap_or_default();
@@ -40,10 +48,14 @@ async fn bound_volume(s: &Shared, namespace: &str, claim: &str) -> Result<Persis
     let pv = pv.map_err(|e| context(format!("failed to fetch PV {volume} from API server: {e}")))?;
     let owner = pv.spec.as_ref().and_then(|sp| sp.claim_ref.as_ref()).and_then(|r| r.uid.clone());
     if owner.is_none() {
-        return Err(context(format!("found PV object {volume} but its pv.Spec.ClaimRef is nil indicating it is not yet bound to the claim")));
+        return Err(context(format!(
+            "found PV object {volume} but its pv.Spec.ClaimRef is nil indicating it is not yet bound to the claim"
+        )));
     }
     if owner != pvc.metadata.uid {
-        return Err(context(format!("found PV object {volume} but its pv.Spec.ClaimRef.UID does not point to the claim")));
+        return Err(context(format!(
+            "found PV object {volume} but its pv.Spec.ClaimRef.UID does not point to the claim"
+        )));
     }
     Ok(pv)
 }

@@ -95,7 +95,11 @@ impl VolumeManager {
     ///
     /// # Errors
     /// After two minutes, with the volumes still missing.
-    pub(crate) async fn ensure(&self, pod: &Pod, ending: &CancellationToken) -> Result<Option<BTreeMap<String, MountSource>>, VolumeError> {
+    pub(crate) async fn ensure(
+        &self,
+        pod: &Pod,
+        ending: &CancellationToken,
+    ) -> Result<Option<BTreeMap<String, MountSource>>, VolumeError> {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         let wanted = used_volumes(pod);
         let deadline = self.shared.clock.now().after(volume::MOUNT_TIMEOUT);
@@ -137,8 +141,11 @@ impl VolumeManager {
     fn missing(&self, uid: &str, wanted: &[&Volume]) -> (Vec<String>, Option<Mono>) {
         let pods = self.pods.lock();
         let state = pods.get(uid);
-        let missing: Vec<String> =
-            wanted.iter().filter(|v| !state.is_some_and(|s| s.mounted.contains_key(&v.name))).map(|v| v.name.clone()).collect();
+        let missing: Vec<String> = wanted
+            .iter()
+            .filter(|v| !state.is_some_and(|s| s.mounted.contains_key(&v.name)))
+            .map(|v| v.name.clone())
+            .collect();
         let next = state.and_then(|s| missing.iter().filter_map(|n| s.failures.get(n)).map(|(_, at)| *at).min());
         (missing, next)
     }
@@ -159,7 +166,11 @@ impl VolumeManager {
                 let at = self.shared.clock.now().after(volume::retry_delay(count));
                 state.failures.insert(v.name.clone(), (count, at));
                 let reason = if f.step == MountStep::MapVolume { "FailedMapVolume" } else { "FailedMount" };
-                self.say.warn(pod, reason, format!("{} failed for volume \"{}\" : {}", f.step.as_str(), f.volume, f.error));
+                self.say.warn(
+                    pod,
+                    reason,
+                    format!("{} failed for volume \"{}\" : {}", f.step.as_str(), f.volume, f.error),
+                );
             }
         }
     }
@@ -182,7 +193,9 @@ impl VolumeManager {
             return simple::host_path(s.host.as_ref(), h).map(Mounted::plain).map_err(at);
         }
         if let Some(c) = &v.persistent_volume_claim {
-            return claim::set_up(s, &self.csi, pod, v, &c.claim_name, c.read_only == Some(true)).await.map(Mounted::plain);
+            return claim::set_up(s, &self.csi, pod, v, &c.claim_name, c.read_only == Some(true))
+                .await
+                .map(Mounted::plain);
         }
         if let Some(e) = &v.ephemeral {
             let name = format!("{}-{}", pod.metadata.name.as_deref().unwrap_or_default(), v.name);
@@ -208,7 +221,8 @@ impl VolumeManager {
             let known = self.pods.lock().get(uid).and_then(|s| s.payloads.get(&v.name).copied());
             let result = match payload::render(&self.shared, pod, v).await {
                 Ok(files) if Some(payload::hash(&files)) == known => continue,
-                Ok(files) => atomic::set_up(&self.shared, pod, &v.name, kind, &files).map(|source| (source, payload::hash(&files))),
+                Ok(files) => atomic::set_up(&self.shared, pod, &v.name, kind, &files)
+                    .map(|source| (source, payload::hash(&files))),
                 Err(e) => Err(e),
             };
             let mut pods = self.pods.lock();
@@ -219,7 +233,11 @@ impl VolumeManager {
                 }
                 Err(error) => {
                     drop(pods);
-                    self.say.warn(pod, "FailedMount", format!("MountVolume.SetUp failed for volume \"{}\" : {error}", v.name));
+                    self.say.warn(
+                        pod,
+                        "FailedMount",
+                        format!("MountVolume.SetUp failed for volume \"{}\" : {error}", v.name),
+                    );
                 }
             }
         }

@@ -24,7 +24,8 @@ pub(super) fn fs_group(pod: &Pod) -> Option<u32> {
 /// and the policy is `OnRootMismatch`.
 pub(super) fn apply(host: &dyn Host, pod: &Pod, root: &Path, access: Access) -> Result<(), VolumeError> {
     let Some(group) = fs_group(pod) else { return Ok(()) };
-    let on_mismatch = spec::pod_spec(pod).security_context.as_ref().and_then(|s| s.fs_group_change_policy.as_deref()) == Some("OnRootMismatch");
+    let on_mismatch = spec::pod_spec(pod).security_context.as_ref().and_then(|s| s.fs_group_change_policy.as_deref())
+        == Some("OnRootMismatch");
     if on_mismatch && fits(host, root, group, access) {
         return Ok(());
     }

@@ -3,10 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use podlab_api::{
-    core::{
-        ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, Secret, ServiceAccountTokenProjection, Volume,
-    },
+use podlab_api::core::{
+    ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, Secret, ServiceAccountTokenProjection, Volume,
 };
 use podlab_lifecycle::spec;
 
@@ -88,11 +86,13 @@ pub(super) async fn render(s: &Shared, pod: &Pod, v: &Volume) -> Result<Files, V
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let mut out = Files::new();
     if let Some(c) = &v.config_map {
-        let from = Source { items: c.items.as_deref(), mode: mode_of(c.default_mode), optional: c.optional == Some(true) };
+        let from =
+            Source { items: c.items.as_deref(), mode: mode_of(c.default_mode), optional: c.optional == Some(true) };
         config_map(s, namespace, &c.name, &from, &mut out).await?;
     }
     if let Some(c) = &v.secret {
-        let from = Source { items: c.items.as_deref(), mode: mode_of(c.default_mode), optional: c.optional == Some(true) };
+        let from =
+            Source { items: c.items.as_deref(), mode: mode_of(c.default_mode), optional: c.optional == Some(true) };
         secret(s, namespace, c.secret_name.as_deref().unwrap_or_default(), &from, &mut out).await?;
     }
     if let Some(d) = &v.downward_api {
@@ -116,7 +116,9 @@ pub(super) async fn render(s: &Shared, pod: &Pod, v: &Volume) -> Result<Files, V
                 token(s, pod, t, mode, &mut out).await?;
             }
             if source.cluster_trust_bundle.as_ref().is_some_and(|c| c.optional != Some(true)) {
-                return Err(VolumeError::Text("ClusterTrustBundle projection is not supported in static kubelet mode".to_owned()));
+                return Err(VolumeError::Text(
+                    "ClusterTrustBundle projection is not supported in static kubelet mode".to_owned(),
+                ));
             }
         }
     }
@@ -133,7 +135,13 @@ struct Source<'a> {
     optional: bool,
 }
 
-async fn config_map(s: &Shared, namespace: &str, name: &str, from: &Source<'_>, out: &mut Files) -> Result<(), VolumeError> {
+async fn config_map(
+    s: &Shared,
+    namespace: &str,
+    name: &str,
+    from: &Source<'_>,
+    out: &mut Files,
+) -> Result<(), VolumeError> {
     let map = match s.objects.config_map(namespace, name).await {
         Ok(m) => m,
         Err(e) if e.is_not_found() && from.optional => return Ok(()),
@@ -143,7 +151,13 @@ async fn config_map(s: &Shared, namespace: &str, name: &str, from: &Source<'_>, 
     select("config", all, from, out)
 }
 
-async fn secret(s: &Shared, namespace: &str, name: &str, from: &Source<'_>, out: &mut Files) -> Result<(), VolumeError> {
+async fn secret(
+    s: &Shared,
+    namespace: &str,
+    name: &str,
+    from: &Source<'_>,
+    out: &mut Files,
+) -> Result<(), VolumeError> {
     let secret = match s.objects.secret(namespace, name).await {
         Ok(m) => m,
         Err(e) if e.is_not_found() && from.optional => return Ok(()),
@@ -162,7 +176,12 @@ fn contents_of_secret(secret: &Secret) -> BTreeMap<String, Vec<u8>> {
     secret.data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone())).collect()
 }
 
-fn select(kind: &'static str, all: BTreeMap<String, Vec<u8>>, from: &Source<'_>, out: &mut Files) -> Result<(), VolumeError> {
+fn select(
+    kind: &'static str,
+    all: BTreeMap<String, Vec<u8>>,
+    from: &Source<'_>,
+    out: &mut Files,
+) -> Result<(), VolumeError> {
     let Some(items) = from.items.filter(|i| !i.is_empty()) else {
         out.extend(all.into_iter().map(|(k, bytes)| (k, File { bytes, mode: from.mode, owner: None })));
         return Ok(());
@@ -180,7 +199,13 @@ fn select(kind: &'static str, all: BTreeMap<String, Vec<u8>>, from: &Source<'_>,
     Ok(())
 }
 
-fn downward(s: &Shared, pod: &Pod, items: &[DownwardAPIVolumeFile], mode: u32, out: &mut Files) -> Result<(), VolumeError> {
+fn downward(
+    s: &Shared,
+    pod: &Pod,
+    items: &[DownwardAPIVolumeFile],
+    mode: u32,
+    out: &mut Files,
+) -> Result<(), VolumeError> {
     let addresses = Addresses { host: &s.config.node_ips, pod: &[] };
     for item in items {
         let value = match (&item.field_ref, &item.resource_field_ref) {
@@ -195,7 +220,13 @@ fn downward(s: &Shared, pod: &Pod, items: &[DownwardAPIVolumeFile], mode: u32, o
     Ok(())
 }
 
-async fn token(s: &Shared, pod: &Pod, t: &ServiceAccountTokenProjection, mode: u32, out: &mut Files) -> Result<(), VolumeError> {
+async fn token(
+    s: &Shared,
+    pod: &Pod,
+    t: &ServiceAccountTokenProjection,
+    mode: u32,
+    out: &mut Files,
+) -> Result<(), VolumeError> {
     let token = s.tokens.get(pod, t.audience.as_deref(), t.expiration_seconds.unwrap_or(3600)).await?;
     // A token only its reader may see: the one user all containers run as, or the Pod's group.
     let owner = single_user(pod);
@@ -207,7 +238,8 @@ async fn token(s: &Shared, pod: &Pod, t: &ServiceAccountTokenProjection, mode: u
 
 /// The user all containers run as, when there is just one.
 fn single_user(pod: &Pod) -> Option<u32> {
-    let mut users = spec::init_containers(pod).iter().chain(spec::containers(pod)).map(|c| security::run_as_user(pod, c));
+    let mut users =
+        spec::init_containers(pod).iter().chain(spec::containers(pod)).map(|c| security::run_as_user(pod, c));
     let first = users.next()??;
     users.all(|u| u == Some(first)).then_some(())?;
     u32::try_from(first).ok()

@@ -12,7 +12,12 @@ use crate::{
 };
 
 /// A directory that lives as long as the Pod. Source: k/k pkg/volume/emptydir.
-pub(super) fn empty_dir(s: &Shared, pod: &Pod, name: &str, source: &EmptyDirVolumeSource) -> Result<MountSource, VolumeError> {
+pub(super) fn empty_dir(
+    s: &Shared,
+    pod: &Pod,
+    name: &str,
+    source: &EmptyDirVolumeSource,
+) -> Result<MountSource, VolumeError> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let path = s.config.volume_dir(uid, "kubernetes.io~empty-dir", name);
     let existed = s.host.stat(&path).is_ok();
@@ -24,7 +29,9 @@ pub(super) fn empty_dir(s: &Shared, pod: &Pod, name: &str, source: &EmptyDirVolu
             let pod_limit = pod_limits(pod).get("memory").copied().filter(|v| *v > 0);
             let size = limit.into_iter().chain(pod_limit).min().or(Some(s.allocatable.memory)).filter(|v| *v > 0);
             let options = Tmpfs { size: size.and_then(|v| u64::try_from(v).ok()), mode: 0o1777 & 0o777 };
-            s.host.mount_tmpfs(&path, options).map_err(VolumeError::file(format!("mount tmpfs at {}", path.display())))?;
+            s.host
+                .mount_tmpfs(&path, options)
+                .map_err(VolumeError::file(format!("mount tmpfs at {}", path.display())))?;
         }
     }
     if !existed {
@@ -45,12 +52,18 @@ fn check_type(host: &dyn Host, path: &Path, kind: &str) -> Result<(), VolumeErro
     let found = host.stat(path).ok().map(|s| s.kind);
     let fail = |what: &str| Err(VolumeError::Text(format!("hostPath type check failed: {shown} is not {what}")));
     match (kind, found) {
-        ("", _) | ("DirectoryOrCreate" | "Directory", Some(FileKind::Dir)) | ("FileOrCreate" | "File", Some(FileKind::File)) => Ok(()),
-        ("DirectoryOrCreate", None) => host.create_dir_all(path, 0o755).map_err(VolumeError::file(format!("create {shown}"))),
+        ("", _)
+        | ("DirectoryOrCreate" | "Directory", Some(FileKind::Dir))
+        | ("FileOrCreate" | "File", Some(FileKind::File)) => Ok(()),
+        ("DirectoryOrCreate", None) => {
+            host.create_dir_all(path, 0o755).map_err(VolumeError::file(format!("create {shown}")))
+        }
         ("FileOrCreate", None) => host.write(path, b"", 0o644).map_err(VolumeError::file(format!("create {shown}"))),
         ("Directory" | "DirectoryOrCreate", _) => fail("a directory"),
         ("File" | "FileOrCreate", _) => fail("a file"),
-        ("Socket", Some(FileKind::Socket)) | ("CharDevice", Some(FileKind::CharDevice)) | ("BlockDevice", Some(FileKind::BlockDevice)) => Ok(()),
+        ("Socket", Some(FileKind::Socket))
+        | ("CharDevice", Some(FileKind::CharDevice))
+        | ("BlockDevice", Some(FileKind::BlockDevice)) => Ok(()),
         ("Socket", _) => fail("a socket file"),
         ("CharDevice", _) => fail("a character device"),
         ("BlockDevice", _) => fail("a block device"),
@@ -59,7 +72,14 @@ fn check_type(host: &dyn Host, path: &Path, kind: &str) -> Result<(), VolumeErro
 }
 
 /// A directory or device of the node that a PersistentVolume names. Source: k/k pkg/volume/local.
-pub(super) fn local(s: &Shared, pod: &Pod, name: &str, source: &str, block: bool, read_only: bool) -> Result<MountSource, VolumeError> {
+pub(super) fn local(
+    s: &Shared,
+    pod: &Pod,
+    name: &str,
+    source: &str,
+    block: bool,
+    read_only: bool,
+) -> Result<MountSource, VolumeError> {
     let from = PathBuf::from(source);
     if s.host.stat(&from).is_err() {
         return Err(VolumeError::Text(format!("path \"{source}\" does not exist")));

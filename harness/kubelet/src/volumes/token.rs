@@ -44,7 +44,8 @@ impl Tokens {
     pub(super) async fn get(&self, pod: &Pod, audience: Option<&str>, seconds: i64) -> Result<String, ApiError> {
         let m = &pod.metadata;
         let uid = m.uid.clone().unwrap_or_default();
-        let account = spec::pod_spec(pod).service_account_name.as_deref().filter(|a| !a.is_empty()).unwrap_or("default");
+        let account =
+            spec::pod_spec(pod).service_account_name.as_deref().filter(|a| !a.is_empty()).unwrap_or("default");
         let key = (uid.clone(), format!("{account}/{}/{seconds}", audience.unwrap_or_default()));
         let now = self.clock.wall();
         let old = self.all.lock().get(&key).map(|t| (t.text.clone(), t.renew_at));

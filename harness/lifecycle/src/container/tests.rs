@@ -49,8 +49,16 @@ fn a_start_that_is_due_and_failed_shows_as_waiting_over_the_last_end() {
 fn the_container_before_becomes_the_last_state() {
     let mut newer = record("c", RuntimeState::Running, 0);
     newer.restart_count = 1;
-    let s = one(&mk_pod("Always", &[], &["c"]), vec![newer, record("c", RuntimeState::Exited, 7)], &StartFailures::new(), &[]);
-    assert_eq!((words(s.state.as_ref().unwrap()), words(s.last_state.as_ref().unwrap())), ("running".into(), "terminated:7".into()));
+    let s = one(
+        &mk_pod("Always", &[], &["c"]),
+        vec![newer, record("c", RuntimeState::Exited, 7)],
+        &StartFailures::new(),
+        &[],
+    );
+    assert_eq!(
+        (words(s.state.as_ref().unwrap()), words(s.last_state.as_ref().unwrap())),
+        ("running".into(), "terminated:7".into())
+    );
     assert_eq!(s.restart_count, 1);
 }
 

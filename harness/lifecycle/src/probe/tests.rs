@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use super::*;
 
 fn status(id: &str, started: bool, at: i64) -> ContainerStatus {
-    let running = ContainerStateRunning { started_at: Some(podlab_api::meta::Time(Timestamp::from_second(at).unwrap())) };
+    let running =
+        ContainerStateRunning { started_at: Some(podlab_api::meta::Time(Timestamp::from_second(at).unwrap())) };
     ContainerStatus {
         container_id: Some(id.to_owned()),
         started: Some(started),
@@ -34,7 +35,8 @@ fn three_failures_in_a_row_fail_and_hold_until_a_new_container() {
     let mut m = Machine::new(ProbeKind::Liveness, TIMES);
     m.adopt(&status("a", true, 0), false);
     use ProbeResult::{Failure, Success};
-    let got: Vec<_> = [Failure, Failure, Success, Failure, Failure, Failure].into_iter().map(|r| m.outcome(r)).collect();
+    let got: Vec<_> =
+        [Failure, Failure, Success, Failure, Failure, Failure].into_iter().map(|r| m.outcome(r)).collect();
     assert_eq!(got, [None, None, Some(Success), None, None, Some(Failure)]);
     assert_eq!(m.turn(Some(&status("a", true, 0)), ALIVE, at(9)), Turn::Skip);
     assert_eq!(m.adopt(&status("b", true, 0), false), Some(Adopted { old: Some("a".into()), set: Success }));
@@ -45,7 +47,8 @@ fn three_failures_in_a_row_fail_and_hold_until_a_new_container() {
 fn an_ended_container_fails_and_ends_the_worker_only_when_it_stays_down() {
     let m = Machine::new(ProbeKind::Readiness, TIMES);
     let mut s = status("a", true, 0);
-    s.state = Some(ContainerState { terminated: Some(ContainerStateTerminated::default()), ..ContainerState::default() });
+    s.state =
+        Some(ContainerState { terminated: Some(ContainerStateTerminated::default()), ..ContainerState::default() });
     assert_eq!(m.turn(Some(&s), ALIVE, at(9)), Turn::Set(ProbeResult::Failure));
     assert_eq!(m.turn(Some(&s), PodView { restarts: false, ..ALIVE }, at(9)), Turn::SetAndEnd(ProbeResult::Failure));
 }
@@ -53,10 +56,9 @@ fn an_ended_container_fails_and_ends_the_worker_only_when_it_stays_down() {
 #[test]
 fn a_deleted_pod_is_probed_for_readiness_alone() {
     let deleting = PodView { deleting: true, ..ALIVE };
-    for (kind, expect) in [
-        (ProbeKind::Liveness, Turn::SetAndEnd(ProbeResult::Success)),
-        (ProbeKind::Readiness, Turn::Probe),
-    ] {
+    for (kind, expect) in
+        [(ProbeKind::Liveness, Turn::SetAndEnd(ProbeResult::Success)), (ProbeKind::Readiness, Turn::Probe)]
+    {
         assert_eq!(Machine::new(kind, TIMES).turn(Some(&status("a", true, 0)), deleting, at(9)), expect);
     }
 }
