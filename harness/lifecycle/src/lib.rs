@@ -12,22 +12,22 @@
 //! The node agent supplies effects; everything that is a decision lives here.
 #![deny(missing_docs)]
 
-pub mod words;
-pub mod spec;
-pub mod runtime;
-pub mod qos;
-pub mod resources;
-pub mod backoff;
-pub mod restart;
-pub mod image;
 pub mod actions;
-mod init;
-pub mod container;
-pub mod phase;
+pub mod backoff;
 pub mod conditions;
-pub mod status;
+pub mod container;
+pub mod image;
+mod init;
+pub mod phase;
 pub mod probe;
+pub mod qos;
 pub mod resize;
-pub mod volume;
+pub mod resources;
+pub mod restart;
+pub mod runtime;
+pub mod spec;
+pub mod status;
 pub mod termination;
+pub mod volume;
+pub mod words;
 pub mod worker;
