@@ -70,6 +70,33 @@ pub(crate) enum Verb {
         #[command(subcommand)]
         action: ImageAction,
     },
+    /// Play scenarios, each on a cluster of its own, and write reports.
+    E2e {
+        /// Only scenarios whose name contains this.
+        #[arg(default_value = "")]
+        filter: String,
+        /// Folder of scenarios.
+        #[arg(long, default_value = "scenarios")]
+        scenarios: PathBuf,
+        /// Folder for logs and reports.
+        #[arg(long, default_value = "target/reports/e2e")]
+        out: PathBuf,
+        /// How many at a time.
+        #[arg(short, long, default_value_t = 2)]
+        jobs: usize,
+        /// Seed of every component's randomness; 0 takes one from the kernel.
+        #[arg(long, default_value_t = 0)]
+        seed: u64,
+        /// Play everything this often, one round after the other.
+        #[arg(long, default_value_t = 1)]
+        rounds: u32,
+    },
+    /// Check scenarios without playing them.
+    Lint {
+        /// Folder of scenarios.
+        #[arg(default_value = "scenarios")]
+        scenarios: PathBuf,
+    },
     /// Run as a CNI plugin: environment and standard input as the CNI specification says.
     Cni {
         /// Which plugin: bridge, host-local, loopback, portmap.

@@ -1,6 +1,7 @@
 //! One module per group of verbs.
 
 mod cluster;
+mod e2e;
 mod enter;
 mod image;
 mod node;
@@ -27,6 +28,11 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::Enter { name, node, command } => enter::enter(&name.name, &node, &command),
         Verb::Node { action } => node::act(action),
         Verb::Image { action } => image::act(action),
+        Verb::E2e { filter, scenarios, out, jobs, seed, rounds } => {
+            let options = e2e::Options { filter, scenarios, out, jobs, seed, rounds };
+            e2e::run(&options)
+        }
+        Verb::Lint { scenarios } => e2e::lint(&scenarios),
         Verb::Cni { plugin } => std::process::exit(podlab_cni::skel::main(&plugin)),
     }
 }

@@ -1,0 +1,136 @@
+//! `e2e` and `lint`.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use podlab_clock::Clock;
+use podlab_reports::{Run, Trial, Verdict};
+use podlab_runner::{Outcome, PlayOptions, suite};
+use podlab_testbed::Zygote;
+
+use super::cluster::check_host;
+
+/// Settings of a run.
+#[derive(Debug)]
+pub(crate) struct Options {
+    pub(crate) filter: String,
+    pub(crate) scenarios: PathBuf,
+    pub(crate) out: PathBuf,
+    pub(crate) jobs: usize,
+    pub(crate) seed: u64,
+    pub(crate) rounds: u32,
+}
+
+/// Reads scenarios; every unusable file is named before anything starts.
+fn read(root: &Path, filter: &str) -> Result<Vec<suite::Ready>> {
+    match suite::read(root, filter) {
+        Ok(ready) => Ok(ready),
+        Err(errors) => {
+            for e in &errors {
+                eprintln!("{e}");
+            }
+            bail!("{} of the scenario files cannot be used", errors.len())
+        }
+    }
+}
+
+pub(crate) fn lint(root: &Path) -> Result<ExitCode> {
+    match suite::read(root, "") {
+        Ok(ready) => {
+            println!("{} scenarios are fine", ready.len());
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(errors) => {
+            for e in &errors {
+                eprintln!("{e}");
+            }
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+pub(crate) fn run(o: &Options) -> Result<ExitCode> {
+    let scenarios = read(&o.scenarios, &o.filter)?;
+    if scenarios.is_empty() {
+        bail!("no scenario in {} has {:?} in its name", o.scenarios.display(), o.filter);
+    }
+    check_host()?;
+    let zygote = Arc::new(Zygote::start().context("prepare to fork")?);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().context("start the async runtime")?;
+    let mut worst = 0;
+    for round in 1..=o.rounds {
+        if o.rounds > 1 {
+            println!("round {round} of {}", o.rounds);
+        }
+        let run = runtime.block_on(play(&zygote, scenarios.clone(), o));
+        podlab_reports::write_all(&run, &o.out)?;
+        println!("{}", podlab_reports::summary_line(&run));
+        worst = worst.max(run.exit_code());
+    }
+    println!("reports: {}", o.out.join("report.html").display());
+    Ok(ExitCode::from(worst))
+}
+
+async fn play(zygote: &Arc<Zygote>, scenarios: Vec<suite::Ready>, o: &Options) -> Run {
+    let clock = Clock::real();
+    let start = clock.now();
+    let bar = ProgressBar::new(u64::try_from(scenarios.len()).unwrap_or(0));
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(100));
+    let options = PlayOptions { out: o.out.clone(), seed: o.seed };
+    let played = suite::play_all(zygote.clone(), scenarios, options, o.jobs, |trial| {
+        let line = podlab_reports::trial_line(&report(trial));
+        // The bar draws nothing where nobody watches; the lines must be there all the same.
+        if bar.is_hidden() { println!("{line}") } else { bar.println(line) }
+        bar.inc(1);
+        bar.set_message(trial.name.clone());
+    })
+    .await;
+    bar.finish_and_clear();
+    let trials: Vec<Trial> = played.iter().map(report).collect();
+    Run { suite: "e2e".into(), duration: clock.now().since(start), environment: environment(), trials }
+}
+
+/// A played scenario as reports know it.
+pub(crate) fn report(trial: &podlab_runner::Trial) -> Trial {
+    let verdict = match &trial.outcome {
+        Outcome::Passed => Verdict::Passed,
+        Outcome::Failed(f) => Verdict::Failed { step: f.step.clone(), why: f.why.clone(), context: f.context.clone() },
+        Outcome::Broken(f) => Verdict::Broken { step: f.step.clone(), why: f.why.clone() },
+        Outcome::Invalid(why) => Verdict::Invalid(why.clone()),
+    };
+    Trial {
+        name: trial.name.clone(),
+        intent: trial.intent.clone(),
+        verdict,
+        duration: trial.duration,
+        boot: trial.boot,
+        timelines: trial.timelines.clone(),
+    }
+}
+
+/// What decides how fast a machine is, for whoever compares two reports.
+fn environment() -> BTreeMap<String, String> {
+    let read = |path: &str| std::fs::read_to_string(path).map(|s| s.trim().to_owned()).unwrap_or_default();
+    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    let cgroups = if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() { "v2" } else { "v1" };
+    [
+        ("kernel", read("/proc/sys/kernel/osrelease")),
+        ("cores", cores.to_string()),
+        ("cgroups", cgroups.to_owned()),
+        ("rcu_expedited", read("/sys/kernel/rcu_expedited")),
+        ("load", read("/proc/loadavg")),
+    ]
+    .into_iter()
+    .map(|(k, v)| (k.to_owned(), v))
+    .collect()
+}

@@ -1,0 +1,25 @@
+//! `ci`: every check, all failures listed.
+
+use crate::{flags::cargo, tidy};
+
+/// Runs everything; 0 only when all of it passed.
+pub(crate) fn ci() -> Result<u8, String> {
+    let mut failed = Vec::new();
+    let mut check = |name: &'static str, result: Result<u8, String>| {
+        println!("== {name}: {}", if result == Ok(0) { "ok" } else { "FAILED" });
+        if let Err(e) = &result {
+            eprintln!("{e}");
+        }
+        if result != Ok(0) {
+            failed.push(name);
+        }
+    };
+    check("tidy", tidy::run());
+    check("clippy", cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"], &[]));
+    check("test", cargo(&["test", "--workspace", "--no-fail-fast"], &[]));
+    if failed.is_empty() {
+        return Ok(0);
+    }
+    println!("failed: {}", failed.join(", "));
+    Ok(1)
+}

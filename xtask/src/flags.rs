@@ -1,0 +1,68 @@
+//! The verbs.
+
+use std::{
+    env,
+    path::PathBuf,
+    process::{Command, Stdio},
+};
+
+use crate::{checks, tidy};
+
+const USAGE: &str = "usage: cargo xtask VERB
+  e2e [FILTER] [OPTIONS]   play every scenario on embedded clusters, with reports under target/reports
+  test                     every test of the workspace
+  up | down | ps | logs | enter | node | image | gc | diag | lint …   the same verb of podlab
+  tidy                     the conventions: layers, file length, module docs, reachable files
+  ci                       everything CI runs, listing every failure
+  nightly                  the long counts
+  bench                    criterion benches";
+
+/// Exit code 2: could not run.
+type Verdict = Result<u8, String>;
+
+/// The workspace's root.
+pub(crate) fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Runs a verb; its exit code.
+pub(crate) fn run(args: &[String]) -> Verdict {
+    let (verb, rest) = args.split_first().ok_or(USAGE)?;
+    match verb.as_str() {
+        "test" => cargo(&["test", "--workspace", "--no-fail-fast"], rest),
+        "tidy" => tidy::run(),
+        "ci" => checks::ci(),
+        "nightly" => podlab("e2e", &["--rounds".into(), "20".into()]),
+        "bench" => cargo(&["bench", "-p", "podlab-benches"], rest),
+        "e2e" | "up" | "down" | "ps" | "logs" | "enter" | "node" | "image" | "gc" | "diag" | "lint" => podlab(verb, rest),
+        "help" | "--help" | "-h" => {
+            println!("{USAGE}");
+            Ok(0)
+        }
+        other => Err(format!("there is no verb {other:?}\n{USAGE}")),
+    }
+}
+
+/// Runs cargo in the workspace.
+pub(crate) fn cargo(args: &[&str], rest: &[String]) -> Verdict {
+    let mut command = Command::new(env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
+    command.args(args).args(rest).current_dir(root());
+    status(&mut command)
+}
+
+/// Builds podlab and starts one of its verbs in the caller's folder.
+fn podlab(verb: &str, rest: &[String]) -> Verdict {
+    let code = cargo(&["build", "--quiet", "-p", "podlab"], &[])?;
+    if code != 0 {
+        return Ok(2);
+    }
+    let target = env::var("CARGO_TARGET_DIR").map_or_else(|_| root().join("target"), PathBuf::from);
+    status(Command::new(target.join("debug/podlab")).arg(verb).args(rest))
+}
+
+/// Runs a command with the caller's streams; its exit code.
+pub(crate) fn status(command: &mut Command) -> Verdict {
+    let shown = format!("{command:?}");
+    let status = command.stdin(Stdio::inherit()).status().map_err(|e| format!("{shown}: {e}"))?;
+    Ok(status.code().and_then(|c| u8::try_from(c).ok()).unwrap_or(1))
+}
