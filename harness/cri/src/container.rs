@@ -326,23 +326,25 @@ impl Runtime {
 
     /// Init says that a container's first process has ended.
     pub(crate) async fn container_exited(self: &Arc<Self>, id: &str, exit: Exit) {
-        let ours = self.container(id).ok().filter(|c| {
-            let record = c.record.lock();
-            record.process.is_some_and(|p| p.pid == exit.pid && p.start == exit.start)
-        });
-        if let Some(container) = ours {
+        let known = self.container(id).ok();
+        if let Some(container) = &known {
             // A start that is still under way settles first.
             let _op = container.op.lock().await;
-            if container.phase() == ContainerPhase::Running {
-                self.settle_exit(&container, &exit).await;
+            let ours = container.record.lock().process.is_some_and(|p| p.pid == exit.pid && p.start == exit.start);
+            if ours && container.phase() == ContainerPhase::Running {
+                self.settle_exit(container, &exit).await;
             }
         }
         let id = id.to_owned();
         self.background(move |this| {
-            let _ = this.init.acknowledge(exit.pid, exit.start);
-            for key in [format!("c/{id}"), format!("i/{id}")] {
-                let _ = this.init.drop_key(&key);
+            // What is held belongs to a later start of the container, if there has been one. The acknowledgement comes
+            // last: without it a successor does this again.
+            if known.is_none_or(|c| c.phase() != ContainerPhase::Running) {
+                for key in [format!("c/{id}"), format!("i/{id}")] {
+                    let _ = this.init.drop_key(&key);
+                }
             }
+            let _ = this.init.acknowledge(exit.pid, exit.start);
         });
     }
 

@@ -101,9 +101,11 @@ impl Runtime {
     fn sweep(&self) {
         let containers: BTreeSet<String> = self.containers.lock().keys().cloned().collect();
         let sandboxes: BTreeSet<String> = self.sandboxes.lock().keys().cloned().collect();
+        let is_running = |c: &&Arc<Container>| c.phase() == ContainerPhase::Running;
+        let running: BTreeSet<String> = self.containers.lock().values().filter(is_running).map(|c| c.id.clone()).collect();
         for key in self.init.keys().unwrap_or_default() {
             let owner = key.split_once('/').map_or("", |k| k.1);
-            if !containers.contains(owner) {
+            if !running.contains(owner) {
                 let _ = self.init.drop_key(&key);
             }
         }

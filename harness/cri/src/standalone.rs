@@ -59,7 +59,7 @@ pub fn serve(mut config: BridgeConfig, network: impl Fn(Clock) -> Arc<dyn Networ
 
 fn bridge(config: BridgeConfig, network: Arc<dyn NetworkPlugin>, clock: Clock) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|e| e.to_string())?;
-    runtime.block_on(async {
+    let result = runtime.block_on(async {
         let end = CancellationToken::new();
         let mut term = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).map_err(|e| e.to_string())?;
         let deps = BridgeDeps { clock, rng: Rng::from_entropy(), recorder: Recorder::disabled(clock), network };
@@ -71,5 +71,8 @@ fn bridge(config: BridgeConfig, network: Arc<dyn NetworkPlugin>, clock: Clock) -
                 _ = term.recv() => end.cancel(),
             }
         }
-    })
+    });
+    // What still blocks (a removal that waits for a process to end) is somebody else's next start.
+    runtime.shutdown_background();
+    result
 }

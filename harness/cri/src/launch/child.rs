@@ -14,6 +14,8 @@ use crate::sys::raw::{addr, exit, int, syscall};
 
 /// Descriptor number the child keeps its control socket at.
 const CTL: RawFd = 3;
+/// And the old root, while there is one.
+const OLD_ROOT: RawFd = 4;
 
 /// Where the child stood when something failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +99,8 @@ pub struct Plan {
     pub tty: bool,
     pub new_cgroup_ns: bool,
     pub mounts: Vec<ChildMount>,
+    /// The node's root, still mounted over ours: to be let go once the mounts are made.
+    pub old_root: Option<RawFd>,
     pub rlimits: Vec<(i32, Rlimit)>,
     pub cwd: CString,
     pub bounding: u64,
@@ -173,7 +177,12 @@ unsafe fn run(plan: &Plan, ctl: &mut RawFd) -> (Step, i32) {
         must!(Step::Stdio, libc::SYS_dup3, int(*ctl), int(CTL), int(libc::O_CLOEXEC));
         *ctl = CTL;
         // From here no descriptor of the bridge is open in us, above all no other child's control socket.
-        must!(Step::Stdio, libc::SYS_close_range, 4, u32::MAX as usize, 0);
+        let mut first = 4;
+        if let Some(fd) = plan.old_root {
+            must!(Step::Stdio, libc::SYS_dup3, int(fd), int(OLD_ROOT), int(libc::O_CLOEXEC));
+            first = 5;
+        }
+        must!(Step::Stdio, libc::SYS_close_range, first, u32::MAX as usize, 0);
 
         // Ready; wait for the word. The end of the file means that the bridge is gone.
         let mut word = 0u8;
@@ -194,6 +203,12 @@ unsafe fn run(plan: &Plan, ctl: &mut RawFd) -> (Step, i32) {
             if let Err(errno) = perform(mount) {
                 return (Step::Mounts, errno);
             }
+        }
+        if plan.old_root.is_some() {
+            must!(Step::Mounts, libc::SYS_fchdir, int(OLD_ROOT));
+            must!(Step::Mounts, libc::SYS_umount2, addr(c".".as_ptr()), int(libc::MNT_DETACH));
+            must!(Step::Mounts, libc::SYS_chdir, addr(c"/".as_ptr()));
+            must!(Step::Mounts, libc::SYS_close, int(OLD_ROOT));
         }
         for (resource, limit) in &plan.rlimits {
             must!(Step::Rlimits, libc::SYS_prlimit64, 0, int(*resource), addr(limit), 0);

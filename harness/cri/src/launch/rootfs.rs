@@ -128,18 +128,22 @@ struct Tree {
 impl RootfsSpec {
     /// Builds the root and makes it the calling thread's. The thread must have its own mount namespace and file system
     /// attributes, and be in the network and IPC namespaces of the sandbox. Returns the mounts that are left to the
-    /// child, because they show its pid or cgroup namespace.
+    /// child, because they show its pid or cgroup namespace,
+    /// and the old root, when it must stay in sight until those mounts are made (see [`RootfsSpec::unprivileged`]).
     ///
     /// # Errors
     /// [`LaunchError`] naming what could not be mounted.
-    pub fn build(&self) -> Result<Vec<ChildMount>> {
+    pub fn build(&self) -> Result<(Vec<ChildMount>, Option<OwnedFd>)> {
         nix::sys::stat::umask(Mode::empty());
         let trees = self.open_sources()?;
         let devices = self.collect_devices()?;
+        // In a user namespace the kernel may refuse a sysfs of our own, because parts of the node's are covered.
+        let node_sys = self.unprivileged.then(|| m::clone_tree(Path::new("/sys"), true)).and_then(Result::ok);
         m::make_private().map_err(LaunchError::setup("make mounts private"))?;
         self.mount_overlay()?;
-        m::pivot(&self.mount_point).map_err(LaunchError::setup("pivot into the container's root"))?;
-        self.mount_system(&devices)?;
+        // In a user namespace the kernel allows a new /proc or /sys only where one is in sight already.
+        let old = m::pivot(&self.mount_point, self.unprivileged).map_err(LaunchError::setup("pivot into the container's root"))?;
+        self.mount_system(&devices, node_sys.as_ref())?;
         for tree in trees {
             let what = format!("mount {}", tree.target.display());
             make_target(&tree.target, tree.is_dir).and_then(|()| m::attach(tree.fd.as_fd(), &tree.target)).map_err(LaunchError::setup(what))?;
@@ -149,7 +153,7 @@ impl RootfsSpec {
             let ro = nix::mount::mount(None::<&str>, "/", None::<&str>, flags, None::<&str>);
             ro.map_err(|e| LaunchError::setup("make the root read-only")(e.into()))?;
         }
-        self.child_mounts()
+        Ok((self.child_mounts()?, old))
     }
 
     fn overridden(&self, target: &str) -> bool {
@@ -283,13 +287,20 @@ impl RootfsSpec {
     }
 
     /// `/dev`, `/sys` and what belongs to them; `/proc` only as a directory.
-    fn mount_system(&self, devices: &[(PathBuf, u32, u64)]) -> Result<()> {
+    fn mount_system(&self, devices: &[(PathBuf, u32, u64)], node_sys: Option<&OwnedFd>) -> Result<()> {
         let fail = |what: &'static str| LaunchError::setup(what);
         make_target(Path::new("/proc"), true).map_err(fail("make /proc"))?;
         if !self.overridden("/sys") {
             make_target(Path::new("/sys"), true).map_err(fail("make /sys"))?;
             let ro = if self.privileged { 0 } else { libc::MS_RDONLY };
-            m::mount_fs("sysfs", "sysfs", Path::new("/sys"), NSND | libc::MS_NOEXEC | ro, "").map_err(fail("mount /sys"))?;
+            let own = m::mount_fs("sysfs", "sysfs", Path::new("/sys"), NSND | libc::MS_NOEXEC | ro, "");
+            let mounted = match (own, node_sys) {
+                (Err(_), Some(tree)) => m::propagate(tree.as_fd(), libc::MS_PRIVATE)
+                    .and_then(|()| m::restrict(tree.as_fd(), if self.privileged { 0 } else { m::RDONLY }, true))
+                    .and_then(|()| m::attach(tree.as_fd(), Path::new("/sys"))),
+                (own, _) => own,
+            };
+            mounted.map_err(fail("mount /sys"))?;
         }
         if !self.overridden("/dev") {
             make_target(Path::new("/dev"), true).map_err(fail("make /dev"))?;

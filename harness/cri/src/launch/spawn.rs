@@ -235,13 +235,14 @@ fn build_and_clone(
             setns(fd.as_fd(), flag).map_err(sched(what))?;
         }
     }
-    let mounts = match &setup {
+    let (mounts, old_root) = match &setup {
         Setup::Container(root) => {
             unshare(CloneFlags::CLONE_NEWNS).map_err(sched("make a mount namespace"))?;
             root.build()?
         }
-        Setup::Exec => Vec::new(),
+        Setup::Exec => (Vec::new(), None),
     };
+    let old_root = old_root.map(|fd| dup_high(&fd)).transpose().map_err(LaunchError::setup("duplicate a descriptor"))?;
     let resolved = process.resolve(Path::new("/"))?;
     let (stdio, tty) = match stdio {
         Stdio::Fds(fds) => (fds, None),
@@ -268,6 +269,7 @@ fn build_and_clone(
     let stdio_fds = [high[0].as_raw_fd(), high[1].as_raw_fd(), high[2].as_raw_fd()];
     let mut plan = process.plan(&resolved, ctl_high.as_raw_fd(), stdio_fds)?;
     plan.mounts = mounts;
+    plan.old_root = old_root.as_ref().map(AsRawFd::as_raw_fd);
     plan.new_cgroup_ns = new_cgroup_ns;
     plan.tty = tty.is_some();
     let entry = entry.recv().map_err(|_| LaunchError::Vanished)??;
@@ -323,6 +325,7 @@ impl ProcessSpec {
             tty: false,
             new_cgroup_ns: false,
             mounts: Vec::new(),
+            old_root: None,
             rlimits: self.limits(),
             cwd: c(if self.cwd.is_empty() { "/" } else { &self.cwd })?,
             bounding: self.caps.0,

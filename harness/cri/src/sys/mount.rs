@@ -121,12 +121,17 @@ pub fn make_private() -> io::Result<()> {
     nix::mount::mount(None::<&str>, "/", None::<&str>, flags, None::<&str>).map_err(io::Error::from)
 }
 
-/// Makes the mount at `new_root` the root of the caller's mount namespace and lets the old one go.
-pub fn pivot(new_root: &Path) -> io::Result<()> {
+/// Makes the mount at `new_root` the root of the caller's mount namespace and lets the old one go, or keeps it stacked
+/// on the new one, out of reach of paths, and returns it.
+pub fn pivot(new_root: &Path, keep: bool) -> io::Result<Option<OwnedFd>> {
+    let old: OwnedFd = std::fs::File::open("/")?.into();
     nix::unistd::chdir(new_root)?;
     nix::unistd::pivot_root(".", ".")?;
-    nix::mount::umount2(".", nix::mount::MntFlags::MNT_DETACH)?;
-    nix::unistd::chdir("/").map_err(io::Error::from)
+    if !keep {
+        nix::mount::umount2(".", nix::mount::MntFlags::MNT_DETACH)?;
+    }
+    nix::unistd::chdir("/")?;
+    Ok(keep.then_some(old))
 }
 
 /// Whether the mount that holds `path` propagates, as `/proc/self/mountinfo` says: (shared, slave).
