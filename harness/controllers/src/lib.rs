@@ -16,6 +16,7 @@ mod seed;
 mod taint_eviction;
 #[cfg(test)]
 mod tests;
+mod volumes;
 pub mod work;
 
 pub use run::{Controllers, ControllersConfig};

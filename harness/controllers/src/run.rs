@@ -48,30 +48,30 @@ pub struct Controllers {
 }
 
 /// Starts tasks and hands out shared caches.
-struct Starter {
-    client: Client,
-    clock: Clock,
+pub(crate) struct Starter {
+    pub(crate) client: Client,
+    pub(crate) clock: Clock,
     rng: Rng,
     shutdown: CancellationToken,
-    tasks: JoinSet<()>,
+    pub(crate) tasks: JoinSet<()>,
 }
 
 impl Starter {
     /// Follows a resource; the receiver gets every change.
-    fn follow<K: KubeType>(&mut self) -> (Cache<K>, mpsc::Receiver<Delta<K>>) {
+    pub(crate) fn follow<K: KubeType>(&mut self) -> (Cache<K>, mpsc::Receiver<Delta<K>>) {
         let (r, cache, deltas) = reflector::<K>(&self.client, None, ListOptions::default(), self.clock, BUFFER);
         self.tasks.spawn(r.run(self.shutdown.clone()));
         (cache, deltas)
     }
 
-    fn events(&mut self, component: &str) -> EventRecorder {
+    pub(crate) fn events(&mut self, component: &str) -> EventRecorder {
         let rng = self.rng.fork(component);
         let (recorder, writer) = events::recorder(&self.client, Family::Legacy, component, "", self.clock, rng);
         self.tasks.spawn(writer.run(self.shutdown.clone()));
         recorder
     }
 
-    fn drive(&mut self, controller: impl crate::work::Reconcile + 'static, queue: Queue) {
+    pub(crate) fn drive(&mut self, controller: impl crate::work::Reconcile + 'static, queue: Queue) {
         let (clock, shutdown) = (self.clock, self.shutdown.clone());
         self.tasks.spawn(drive(controller, queue, clock, shutdown));
     }
@@ -96,6 +96,7 @@ impl Controllers {
         workloads(&mut s);
         collectors(&mut s);
         nodes(&mut s);
+        crate::volumes::start(&mut s);
         shutdown.cancelled().await;
         s.tasks.shutdown().await;
     }
