@@ -92,6 +92,10 @@ async fn read_output<S: AsyncRead + tokio::io::AsyncWrite + Unpin>(mut stream: S
 
 /// The final `metav1.Status`: success, or an exit code among its causes, or an error.
 fn status(out: &mut Output, data: &[u8]) {
+    // A server opens each channel with an empty message.
+    if data.is_empty() {
+        return;
+    }
     let tree: Value = serde_json::from_slice(data).unwrap_or_default();
     if tree.get("status").and_then(Value::as_str) == Some("Success") {
         return;

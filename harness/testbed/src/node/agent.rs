@@ -136,6 +136,7 @@ async fn run(s: &Settings) -> Result<(), Failure> {
 
     let common = Common { client: s.api()?, clock, rng, recorder, shutdown: shutdown.clone() };
     components::start_csi(&mut tasks, s, &common)?;
+    components::start_proxy(&mut tasks, s, &common);
     components::start_kubelet(&mut tasks, s, &socket, &common)?;
     crate::plane::finish(tasks, &shutdown).await
 }

@@ -79,6 +79,16 @@ pub(super) fn start_csi(tasks: &mut JoinSet<Result<(), Failure>>, s: &Settings, 
     Ok(())
 }
 
+/// Starts the Service proxy in the node's network namespace.
+pub(super) fn start_proxy(tasks: &mut JoinSet<Result<(), Failure>>, s: &Settings, common: &Common) {
+    let proxy = podlab_services::proxy::Proxy::new(common.client.clone(), common.clock, &s.name);
+    let token = common.shutdown.clone();
+    tasks.spawn(async move {
+        proxy.run(token).await;
+        Ok(())
+    });
+}
+
 fn kubelet_config(s: &Settings) -> KubeletConfig {
     let ip = address::node(s.index);
     let mut config = KubeletConfig::new(&s.name, vec![ip.to_string()]);

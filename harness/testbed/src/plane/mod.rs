@@ -2,6 +2,7 @@
 //! capsule. It may be killed and comes back with what it had acknowledged.
 
 mod defaults;
+mod dns;
 mod local_api;
 mod publish;
 
@@ -102,6 +103,9 @@ async fn run(capsule: &Capsule) -> Result<(), Failure> {
     let client = Client::new(Arc::new(LocalApi::new(server)));
     defaults::create(&client).await?;
     components(authority.ca_pem().to_owned(), &mut tasks, &client, clock, &rng, &recorder, &shutdown);
+    let (dns, token) = (dns::server(&client, clock)?, shutdown.clone());
+    tasks.spawn(async move { Ok(dns.run(token).await?) });
+    dns::ensure_service(&client).await?;
     for listener in &capsule.sockets.published {
         let (listener, token) = (listener.try_clone()?, shutdown.clone());
         tasks.spawn(async move { Ok(publish::forward(listener, token).await?) });
