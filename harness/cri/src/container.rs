@@ -24,6 +24,9 @@ type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Exit code of a container that could not be started. Source: containerd internal/cri/server/container_start.go.
 const START_ERROR: i32 = 128;
+/// What a child exits with that never got the word to go on, and the file beside its writable layer that says it got it.
+const NOT_RELEASED: i32 = 127;
+const STARTED: &str = "started";
 /// How long output may follow the end of a container whose children hold its pipes.
 const DRAIN: Duration = Duration::from_secs(2);
 /// How long the kernel may take to end what was killed.
@@ -180,6 +183,7 @@ impl Runtime {
         let noted = made.and_then(|()| std::os::unix::fs::symlink(&record.cgroup, upper.join("cgroup")));
         noted.map_err(Error::io("make the container's writable layer"))?;
 
+        let mark = fs::File::create(upper.join(STARTED)).map_err(Error::io("make the container's start mark"))?;
         let fail = Error::io("make the container's streams");
         let streams = Streams::open(&record).map_err(fail)?;
         let (stdio, mut outputs, stdin) = (streams.stdio, streams.outputs, streams.stdin);
@@ -195,6 +199,7 @@ impl Runtime {
                 group.entry().map_err(LaunchError::setup("open the container's cgroup"))
             }),
             stdio,
+            mark: Some(mark.into()),
             new_cgroup_ns: self.cgroups.version() == crate::cgroup::Version::V2,
         };
         let spawned = launch::launch(job, |spawned| {
@@ -350,6 +355,10 @@ impl Runtime {
 
     async fn settle_exit(self: &Arc<Self>, container: &Arc<Container>, exit: &Exit) {
         let record = container.record.lock().clone();
+        if exit.code == NOT_RELEASED && fs::metadata(upper_dir(&self.config.run, &record.id).join(STARTED)).is_ok_and(|m| m.len() == 0) {
+            // Our predecessor died between writing the start down and saying so: nothing has run.
+            return self.take_back_start(container).await;
+        }
         let group = self.cgroups.group(&record.cgroup);
         if !self.owns_pid_namespace(&record) {
             group.kill();
@@ -372,6 +381,20 @@ impl Runtime {
         self.emit(ContainerEventType::ContainerStoppedEvent, &container.id, &record.sandbox_id);
         let c = Arc::clone(container);
         self.background(move |this| this.remove_cgroup(&c));
+    }
+
+    async fn take_back_start(&self, container: &Container) {
+        self.drain(container).await;
+        {
+            let mut record = container.record.lock();
+            record.phase = ContainerPhase::Created;
+            record.started_at = 0;
+            (record.process, record.identity) = (None, None);
+        }
+        if let Err(error) = self.save_container(container) {
+            tracing::error!(container = %container.id, %error, "a start that was taken back could not be written down");
+        }
+        container.changed.send_replace(ContainerPhase::Created);
     }
 
     /// Waits until all output is in the log; heirs of the container do not hold this up for long.

@@ -87,6 +87,7 @@ impl Runtime {
             process,
             entry: Box::new(move || group.entry().map_err(LaunchError::setup("open the container's cgroup"))),
             stdio,
+            mark: None,
             new_cgroup_ns: false,
         };
         let key = format!("e/{:016x}", self.rng.next_u64());

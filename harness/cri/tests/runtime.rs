@@ -502,10 +502,15 @@ async fn a_bridge_killed_at_any_moment_leaks_nothing_and_invents_nothing(node: &
 
         let (mut rt, _) = node.clients().await;
         for c in rt.list_containers(v1::ListContainersRequest::default()).await.unwrap().into_inner().containers {
-            if status(&mut rt, &c.id).await.state() == v1::ContainerState::ContainerCreated {
-                start(&mut rt, &c.id).await;
-            }
-            let s = ended(&mut rt, &c.id).await;
+            let s = loop {
+                let s = status(&mut rt, &c.id).await;
+                match s.state() {
+                    // Also one that was about to start: it becomes this again.
+                    v1::ContainerState::ContainerCreated => start(&mut rt, &c.id).await,
+                    v1::ContainerState::ContainerExited => break s,
+                    _ => tokio::time::sleep(Duration::from_millis(2)).await,
+                }
+            };
             // 137: the sandbox was being stopped.
             assert!(matches!(s.exit_code, 42 | 137), "round {round}: {s:?}");
             if s.exit_code == 42 {

@@ -14,8 +14,10 @@ use crate::sys::raw::{addr, exit, int, syscall};
 
 /// Descriptor number the child keeps its control socket at.
 const CTL: RawFd = 3;
+/// The file in which it notes that it was released.
+const MARK: RawFd = 4;
 /// And the old root, while there is one.
-const OLD_ROOT: RawFd = 4;
+const OLD_ROOT: RawFd = 5;
 
 /// Where the child stood when something failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +93,8 @@ pub struct Rlimit {
 pub struct Plan {
     /// Control socket; its other end is the coordinator's.
     pub ctl: RawFd,
+    /// Gets one byte when the word to go on has come: what ends without it has run nothing.
+    pub mark: Option<RawFd>,
     /// v1 `tasks` files to write `0` into.
     pub tasks: Vec<RawFd>,
     /// stdin, stdout, stderr.
@@ -177,18 +181,23 @@ unsafe fn run(plan: &Plan, ctl: &mut RawFd) -> (Step, i32) {
         must!(Step::Stdio, libc::SYS_dup3, int(*ctl), int(CTL), int(libc::O_CLOEXEC));
         *ctl = CTL;
         // From here no descriptor of the bridge is open in us, above all no other child's control socket.
-        let mut first = 4;
-        if let Some(fd) = plan.old_root {
-            must!(Step::Stdio, libc::SYS_dup3, int(fd), int(OLD_ROOT), int(libc::O_CLOEXEC));
-            first = 5;
+        for (fd, to) in [(plan.mark, MARK), (plan.old_root, OLD_ROOT)] {
+            if let Some(fd) = fd {
+                must!(Step::Stdio, libc::SYS_dup3, int(fd), int(to), int(libc::O_CLOEXEC));
+            } else {
+                sys(libc::SYS_close, &[int(to)]);
+            }
         }
-        must!(Step::Stdio, libc::SYS_close_range, first, u32::MAX as usize, 0);
+        must!(Step::Stdio, libc::SYS_close_range, 6, u32::MAX as usize, 0);
 
         // Ready; wait for the word. The end of the file means that the bridge is gone.
         let mut word = 0u8;
         must!(Step::Stdio, libc::SYS_sendto, int(CTL), addr(c"r".as_ptr()), 1, int(libc::MSG_NOSIGNAL), 0, 0);
         if sys(libc::SYS_read, &[int(CTL), addr(&raw mut word), 1]) != 1 {
             exit(127);
+        }
+        if plan.mark.is_some() {
+            sys(libc::SYS_write, &[int(MARK), addr(c"1".as_ptr()), 1]);
         }
 
         must!(Step::Terminal, libc::SYS_setsid,);

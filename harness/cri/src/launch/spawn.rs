@@ -98,6 +98,8 @@ pub struct Job {
     pub entry: MakeEntry,
     /// Streams.
     pub stdio: Stdio,
+    /// Gets one byte when the process is released to run.
+    pub mark: Option<OwnedFd>,
     /// Give it a cgroup namespace of its own.
     pub new_cgroup_ns: bool,
 }
@@ -222,7 +224,7 @@ fn build_and_clone(
     built: &mpsc::Sender<Built>,
     entry: &mpsc::Receiver<Result<Entry, LaunchError>>,
 ) -> Result<(), LaunchError> {
-    let Job { namespaces: ns, setup, process, stdio, new_cgroup_ns, .. } = job;
+    let Job { namespaces: ns, setup, process, stdio, mark, new_cgroup_ns, .. } = job;
     unshare(CloneFlags::CLONE_FS).map_err(sched("unshare file system attributes"))?;
     for (fd, flag, what) in [
         (&ns.ipc, CloneFlags::CLONE_NEWIPC, "join the IPC namespace"),
@@ -265,9 +267,11 @@ fn build_and_clone(
         }
         high.push(dup_high(fd).map_err(LaunchError::setup("duplicate a descriptor"))?);
     }
+    let mark = mark.map(|fd| dup_high(&fd)).transpose().map_err(LaunchError::setup("duplicate a descriptor"))?;
     let ctl_high = dup_high(&ctl).map_err(LaunchError::setup("duplicate a descriptor"))?;
     let stdio_fds = [high[0].as_raw_fd(), high[1].as_raw_fd(), high[2].as_raw_fd()];
     let mut plan = process.plan(&resolved, ctl_high.as_raw_fd(), stdio_fds)?;
+    plan.mark = mark.as_ref().map(AsRawFd::as_raw_fd);
     plan.mounts = mounts;
     plan.old_root = old_root.as_ref().map(AsRawFd::as_raw_fd);
     plan.new_cgroup_ns = new_cgroup_ns;
@@ -320,6 +324,7 @@ impl ProcessSpec {
         let pointers = |list: &[CString]| list.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect();
         Ok(Plan {
             ctl,
+            mark: None,
             tasks: Vec::new(),
             stdio,
             tty: false,
