@@ -29,7 +29,8 @@ fn main() {
         }
     };
     let mut config = standalone::config(listen.clone(), root.clone());
-    for (host, address) in std::env::var("REGISTRIES").unwrap_or_default().split(' ').filter_map(|r| r.split_once('=')) {
+    for (host, address) in std::env::var("REGISTRIES").unwrap_or_default().split(' ').filter_map(|r| r.split_once('='))
+    {
         config.registries.plain_http.insert(host.into());
         config.registries.hosts.insert(host.into(), address.parse().unwrap());
     }

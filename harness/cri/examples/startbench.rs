@@ -18,7 +18,14 @@ fn main() {
     let clock = Clock::real();
     let tar = dir.path().join("image.tar");
     podlab_testimage::Image::testimage().write_archive(&tar, IMAGE).unwrap();
-    let store = Store::open(&dir.path().join("root/images"), &dir.path().join("root/content"), false, clock, Rng::from_entropy()).unwrap();
+    let store = Store::open(
+        &dir.path().join("root/images"),
+        &dir.path().join("root/content"),
+        false,
+        clock,
+        Rng::from_entropy(),
+    )
+    .unwrap();
     store.import(&tar).unwrap();
     let rt = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut times: [Vec<f64>; 6] = Default::default();
@@ -28,12 +35,20 @@ fn main() {
             let mut marks = vec![clock.now()];
             let options = v1::NamespaceOption { pid: v1::NamespaceMode::Container.into(), ..Default::default() };
             let config = v1::PodSandboxConfig {
-                metadata: Some(v1::PodSandboxMetadata { name: format!("p{i}"), uid: format!("u{i}"), namespace: "default".into(), attempt: 0 }),
+                metadata: Some(v1::PodSandboxMetadata {
+                    name: format!("p{i}"),
+                    uid: format!("u{i}"),
+                    namespace: "default".into(),
+                    attempt: 0,
+                }),
                 hostname: format!("p{i}"),
                 log_directory: dir.path().join("logs").display().to_string(),
                 linux: Some(v1::LinuxPodSandboxConfig {
                     cgroup_parent: format!("{}/pod{i}", node.cgroup),
-                    security_context: Some(v1::LinuxSandboxSecurityContext { namespace_options: Some(options.clone()), ..Default::default() }),
+                    security_context: Some(v1::LinuxSandboxSecurityContext {
+                        namespace_options: Some(options.clone()),
+                        ..Default::default()
+                    }),
                     ..Default::default()
                 }),
                 ..Default::default()
@@ -49,15 +64,34 @@ fn main() {
                 linux: Some(v1::LinuxContainerConfig {
                     security_context: Some(v1::LinuxContainerSecurityContext {
                         namespace_options: Some(options),
-                        masked_paths: ["/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/scsi", "/sys/firmware"].map(Into::into).to_vec(),
-                        readonly_paths: ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"].map(Into::into).to_vec(),
+                        masked_paths: [
+                            "/proc/acpi",
+                            "/proc/kcore",
+                            "/proc/keys",
+                            "/proc/timer_list",
+                            "/proc/scsi",
+                            "/sys/firmware",
+                        ]
+                        .map(Into::into)
+                        .to_vec(),
+                        readonly_paths: ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"]
+                            .map(Into::into)
+                            .to_vec(),
                         ..Default::default()
                     }),
-                    resources: Some(v1::LinuxContainerResources { cpu_shares: 102, memory_limit_in_bytes: 64 << 20, ..Default::default() }),
+                    resources: Some(v1::LinuxContainerResources {
+                        cpu_shares: 102,
+                        memory_limit_in_bytes: 64 << 20,
+                        ..Default::default()
+                    }),
                 }),
                 ..Default::default()
             };
-            let request = v1::CreateContainerRequest { pod_sandbox_id: pod_sandbox_id.clone(), config: Some(config), sandbox_config: None };
+            let request = v1::CreateContainerRequest {
+                pod_sandbox_id: pod_sandbox_id.clone(),
+                config: Some(config),
+                sandbox_config: None,
+            };
             let container_id = rt.create_container(request).await.unwrap().into_inner().container_id;
             marks.push(clock.now());
             rt.start_container(v1::StartContainerRequest { container_id: container_id.clone() }).await.unwrap();
@@ -74,7 +108,17 @@ fn main() {
             }
         }
     });
-    for (name, list) in ["RunPodSandbox", "CreateContainer", "StartContainer", "StopPodSandbox", "RemovePodSandbox", "start path (first three)"].iter().zip(&mut times) {
+    for (name, list) in [
+        "RunPodSandbox",
+        "CreateContainer",
+        "StartContainer",
+        "StopPodSandbox",
+        "RemovePodSandbox",
+        "start path (first three)",
+    ]
+    .iter()
+    .zip(&mut times)
+    {
         list.sort_by(f64::total_cmp);
         let at = |q: usize| list[(list.len() * q / 100).min(list.len() - 1)];
         println!("{name:<26} n={n} min={:.2} p50={:.2} p90={:.2} p99={:.2} ms", list[0], at(50), at(90), at(99));

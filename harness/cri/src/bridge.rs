@@ -58,15 +58,26 @@ impl Bridge {
         let exits = runtime.init.events()?;
         runtime.restore().await;
         let listener = listen(&runtime.config)?;
-        let stream = TcpListener::bind(runtime.config.stream_address).await.map_err(Error::io("open the streaming server's port"))?;
-        let stream_base = format!("http://{}", stream.local_addr().map_err(Error::io("read the streaming server's port"))?);
+        let stream = TcpListener::bind(runtime.config.stream_address)
+            .await
+            .map_err(Error::io("open the streaming server's port"))?;
+        let stream_base =
+            format!("http://{}", stream.local_addr().map_err(Error::io("read the streaming server's port"))?);
 
         let server = service::Server { runtime: Arc::clone(&runtime), stream_base };
         let images = service::Images(Arc::clone(&runtime));
         let mut routes = Routes::builder();
         routes
-            .add_service(RuntimeServiceServer::new(server).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE))
-            .add_service(ImageServiceServer::new(images).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE));
+            .add_service(
+                RuntimeServiceServer::new(server)
+                    .max_decoding_message_size(MAX_MESSAGE)
+                    .max_encoding_message_size(MAX_MESSAGE),
+            )
+            .add_service(
+                ImageServiceServer::new(images)
+                    .max_decoding_message_size(MAX_MESSAGE)
+                    .max_encoding_message_size(MAX_MESSAGE),
+            );
         let result = tokio::select! {
             () = shutdown.cancelled() => Ok(()),
             r = serve_grpc(listener, routes.routes()) => r,

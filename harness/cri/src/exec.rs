@@ -40,7 +40,10 @@ impl ExecProcess {
     /// Kills the process and its group (it leads a session of its own).
     pub fn kill(&self) {
         if self.process.alive() {
-            let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(self.process.pid), nix::sys::signal::Signal::SIGKILL);
+            let _ = nix::sys::signal::killpg(
+                nix::unistd::Pid::from_raw(self.process.pid),
+                nix::sys::signal::Signal::SIGKILL,
+            );
         }
         let _ = self.process.signal(libc::SIGKILL);
     }
@@ -59,11 +62,19 @@ impl Runtime {
     }
 
     /// Starts a process in a running container. Blocks.
-    pub(crate) fn start_exec(self: &Arc<Self>, container: &Arc<Container>, command: Vec<String>, tty: bool, stdio: Stdio) -> Result<ExecProcess> {
+    pub(crate) fn start_exec(
+        self: &Arc<Self>,
+        container: &Arc<Container>,
+        command: Vec<String>,
+        tty: bool,
+        stdio: Stdio,
+    ) -> Result<ExecProcess> {
         let record = container.record.lock().clone();
         let first = record.process.ok_or_else(|| Error::State("container has no process".into()))?;
-        let hostname = self.sandbox(&record.sandbox_id).map(|s| hostname_of(&s.record.lock().config)).unwrap_or_default();
-        let open = |name: &str| first.namespace(name).map_err(Error::io(format!("open the container's {name} namespace")));
+        let hostname =
+            self.sandbox(&record.sandbox_id).map(|s| hostname_of(&s.record.lock().config)).unwrap_or_default();
+        let open =
+            |name: &str| first.namespace(name).map_err(Error::io(format!("open the container's {name} namespace")));
         let v2 = self.cgroups.version() == crate::cgroup::Version::V2;
         let namespaces = Namespaces {
             net: Some(open("net")?),
@@ -93,23 +104,34 @@ impl Runtime {
         let key = format!("e/{:016x}", self.rng.next_u64());
         let (tx, exit) = oneshot::channel();
         self.execs.lock().insert(key.clone(), tx);
-        let spawned = launch::launch(job, |s| self.init.register(s.process, &key, &[]).map_err(|e| LaunchError::Invalid(e.to_string())));
+        let spawned = launch::launch(job, |s| {
+            self.init.register(s.process, &key, &[]).map_err(|e| LaunchError::Invalid(e.to_string()))
+        });
         match spawned {
             Ok(s) => Ok(ExecProcess { process: s.process, exit, tty: s.tty }),
             Err(e) => {
                 self.execs.lock().remove(&key);
-                Err(Error::State(format!("failed to exec in container: failed to start exec: OCI runtime exec failed: exec failed: unable to start container process: {e}")))
+                Err(Error::State(format!(
+                    "failed to exec in container: failed to start exec: OCI runtime exec failed: exec failed: unable to start container process: {e}"
+                )))
             }
         }
     }
 
     /// Runs a command to its end and returns what it wrote. On a timeout it is killed.
-    pub(crate) async fn exec_sync(self: &Arc<Self>, id: &str, command: Vec<String>, timeout: i64) -> Result<v1::ExecSyncResponse> {
+    pub(crate) async fn exec_sync(
+        self: &Arc<Self>,
+        id: &str,
+        command: Vec<String>,
+        timeout: i64,
+    ) -> Result<v1::ExecSyncResponse> {
         let container = self.running(id)?;
         let fail = || Error::io("make the command's streams");
         let ((out_read, out), (err_read, err)) = (pipe().map_err(fail())?, pipe().map_err(fail())?);
         let null: OwnedFd = std::fs::File::open("/dev/null").map_err(fail())?.into();
-        let mut exec = self.blocking(move |this| this.start_exec(&container, command, false, Stdio::Fds([null, out, err]))).await?;
+        let mut exec = self
+            .blocking(move |this| this.start_exec(&container, command, false, Stdio::Fds([null, out, err])))
+            .await?;
 
         let (mut stdout, mut stderr) = (BytesMut::new(), BytesMut::new());
         let (mut exit, mut exited) = (None, false);

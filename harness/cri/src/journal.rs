@@ -168,7 +168,12 @@ mod tests {
         j.write(Kind::Container, "b", &4).unwrap();
         j.remove(Kind::Container, "b").unwrap();
         drop(j);
-        File::options().append(true).open(&path).unwrap().write_all(b"{\"kind\":\"sandbox\",\"id\":\"a\",\"rec").unwrap();
+        File::options()
+            .append(true)
+            .open(&path)
+            .unwrap()
+            .write_all(b"{\"kind\":\"sandbox\",\"id\":\"a\",\"rec")
+            .unwrap();
         let j = Journal::open(&path).unwrap();
         assert_eq!(j.read_all::<i32>(Kind::Sandbox), BTreeMap::from([("a".into(), 2)]));
         assert_eq!(j.read_all::<i32>(Kind::Container), BTreeMap::from([("a".into(), 3)]));

@@ -20,6 +20,7 @@ mod container;
 mod error;
 mod events;
 mod exec;
+mod exit;
 pub mod images;
 pub mod init;
 mod journal;
@@ -33,6 +34,7 @@ mod sandbox;
 mod service;
 mod spec;
 pub mod standalone;
+mod start;
 mod state;
 mod stats;
 mod status;
@@ -43,5 +45,7 @@ pub mod v1;
 pub use bridge::Bridge;
 pub use config::{BridgeConfig, RegistryConfig};
 pub use error::Error;
-pub use network::{CniConfig, CniNetwork, LoopbackOnly, NetRequest, NetResult, NetworkError, NetworkPlugin, NotConfigured, PortMapping};
+pub use network::{
+    CniConfig, CniNetwork, LoopbackOnly, NetRequest, NetResult, NetworkError, NetworkPlugin, NotConfigured, PortMapping,
+};
 pub use runtime::BridgeDeps;

@@ -122,10 +122,26 @@ pub fn pump(spec: LogSpec, clock: Clock) -> io::Result<(LogHandle, impl Future<O
     let log = spec.path.as_deref().map(open_log).transpose()?;
     let mut sources = Vec::new();
     for (fd, stream) in spec.sources.into_iter().zip([Stream::Stdout, Stream::Stderr]) {
-        sources.push(Source { fd: aio::watch(fd, Interest::READABLE)?, stream, spool: None, len: 0, consumed: 0, open: true });
+        sources.push(Source {
+            fd: aio::watch(fd, Interest::READABLE)?,
+            stream,
+            spool: None,
+            len: 0,
+            consumed: 0,
+            open: true,
+        });
     }
     let (tx, rx) = mpsc::channel(8);
-    let pump = Pump { path: spec.path, log, dir: spec.spool, sources, tty: spec.tty, cursor: None, attached: Vec::new(), clock };
+    let pump = Pump {
+        path: spec.path,
+        log,
+        dir: spec.spool,
+        sources,
+        tty: spec.tty,
+        cursor: None,
+        attached: Vec::new(),
+        clock,
+    };
     Ok((LogHandle(tx), pump.run(rx)))
 }
 
@@ -158,7 +174,9 @@ impl Pump {
             let ready = {
                 let mut waits = Vec::new();
                 for (at, source) in self.sources.iter().enumerate().filter(|(_, s)| s.open) {
-                    waits.push(Box::pin(async move { source.fd.readable().await.map(|mut g| g.clear_ready()).map(|()| at) }));
+                    waits.push(Box::pin(async move {
+                        source.fd.readable().await.map(|mut g| g.clear_ready()).map(|()| at)
+                    }));
                 }
                 tokio::select! {
                     biased;
@@ -229,7 +247,14 @@ impl Pump {
             let mut offset = i64::try_from(source.len).map_err(io::Error::other)?;
             // SAFETY: two descriptors we own and an offset that lives through the call.
             let n = unsafe {
-                libc::splice(fd.as_raw_fd(), std::ptr::null_mut(), spool.as_raw_fd(), &raw mut offset, CHUNK, libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MOVE)
+                libc::splice(
+                    fd.as_raw_fd(),
+                    std::ptr::null_mut(),
+                    spool.as_raw_fd(),
+                    &raw mut offset,
+                    CHUNK,
+                    libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MOVE,
+                )
             };
             usize::try_from(n).map_err(|_| io::Error::last_os_error())?
         };
@@ -424,7 +449,12 @@ mod tests {
         let log = dir.path().join("log");
         let (r, w) = pipe().unwrap();
         let mut w = File::from(w);
-        let spec = |r: &OwnedFd| LogSpec { path: Some(log.clone()), spool: dir.path().join("s"), sources: vec![r.try_clone().unwrap()], tty: false };
+        let spec = |r: &OwnedFd| LogSpec {
+            path: Some(log.clone()),
+            spool: dir.path().join("s"),
+            sources: vec![r.try_clone().unwrap()],
+            tty: false,
+        };
         w.write_all(b"one\ntwo\npart").unwrap();
         {
             let (_handle, task) = pump(spec(&r), Clock::real()).unwrap();

@@ -52,7 +52,13 @@ struct Row {
     source: Source,
 }
 
-const fn row(name: &'static str, help: &'static str, extra: &'static [&'static str], kind: MetricType, source: Source) -> Row {
+const fn row(
+    name: &'static str,
+    help: &'static str,
+    extra: &'static [&'static str],
+    kind: MetricType,
+    source: Source,
+) -> Row {
     Row { name, help, extra, kind, source }
 }
 
@@ -113,7 +119,13 @@ const ROWS: &[Row] = &[
 /// All metrics that may be reported.
 pub(crate) fn descriptors() -> Vec<v1::MetricDescriptor> {
     let own = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
-    ROWS.iter().map(|r| v1::MetricDescriptor { name: r.name.into(), help: r.help.into(), label_keys: [own(&BASE), own(r.extra)].concat() }).collect()
+    ROWS.iter()
+        .map(|r| v1::MetricDescriptor {
+            name: r.name.into(),
+            help: r.help.into(),
+            label_keys: [own(&BASE), own(r.extra)].concat(),
+        })
+        .collect()
 }
 
 impl Runtime {
@@ -127,7 +139,9 @@ impl Runtime {
         let interfaces = self.interfaces(sandbox);
         let (metadata, now) = (sandbox.record.lock().config.metadata.clone().unwrap_or_default(), self.now_ns());
         let of_pod = |name: &str, image: &str, container: &str| {
-            [sandbox.id.as_str(), name, image, container, metadata.name.as_str(), metadata.namespace.as_str()].map(ToOwned::to_owned).to_vec()
+            [sandbox.id.as_str(), name, image, container, metadata.name.as_str(), metadata.namespace.as_str()]
+                .map(ToOwned::to_owned)
+                .to_vec()
         };
         let stats = self.pod_group(sandbox).map(|g| g.stats()).unwrap_or_default();
         let view = View { now, started: sandbox.record.lock().created_at, processes: 1, threads: 1, ..View::default() };
@@ -142,7 +156,10 @@ impl Runtime {
                     let name = record.config.metadata.clone().unwrap_or_default().name;
                     let labels = of_pod(&record.id, &record.image_ref, &name);
                     let stats = self.cgroups.group(&record.cgroup).stats();
-                    v1::ContainerMetrics { container_id: record.id.clone(), metrics: series(now, &labels, &stats, &self.view_of(c, now), &[]) }
+                    v1::ContainerMetrics {
+                        container_id: record.id.clone(),
+                        metrics: series(now, &labels, &stats, &self.view_of(c, now), &[]),
+                    }
                 })
                 .collect(),
         }
@@ -172,7 +189,8 @@ impl Runtime {
             view.threads += fs::read_dir(format!("/proc/{pid}/task")).map_or(0, |d| d.count() as u64);
             for fd in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
                 view.descriptors += 1;
-                view.sockets += u64::from(fs::read_link(fd.path()).is_ok_and(|l| l.to_string_lossy().starts_with("socket:")));
+                view.sockets +=
+                    u64::from(fs::read_link(fd.path()).is_ok_and(|l| l.to_string_lossy().starts_with("socket:")));
             }
         }
         view
@@ -184,7 +202,13 @@ fn series(now: i64, labels: &[String], stats: &Stats, view: &View, interfaces: &
     for row in ROWS {
         let mut push = |extra: &[&str], value: u64| {
             let label_values = labels.iter().cloned().chain(extra.iter().map(ToString::to_string)).collect();
-            all.push(v1::Metric { name: row.name.into(), timestamp: now, metric_type: row.kind.into(), label_values, value: Some(UInt64Value { value }) });
+            all.push(v1::Metric {
+                name: row.name.into(),
+                timestamp: now,
+                metric_type: row.kind.into(),
+                label_values,
+                value: Some(UInt64Value { value }),
+            });
         };
         // A label that only names what there is one of: the total, the one device.
         let single: &[&str] = match row.extra {
@@ -218,7 +242,8 @@ mod tests {
     fn every_series_has_as_many_values_as_its_descriptor_has_labels() {
         let stats = Stats { cpu_ns: Some(1), faults: Some((1, 2)), throttling: Some((1, 2, 3)), ..Stats::default() };
         let labels = vec![String::new(); BASE.len()];
-        let all = series(1, &labels, &stats, &View::default(), &[Interface { name: "eth0".into(), ..Interface::default() }]);
+        let all =
+            series(1, &labels, &stats, &View::default(), &[Interface { name: "eth0".into(), ..Interface::default() }]);
         let descriptors = descriptors();
         for metric in all {
             let d = descriptors.iter().find(|d| d.name == metric.name).unwrap();

@@ -92,7 +92,15 @@ impl Runtime {
         let known = process.exists() || self.init.has_exit(process).unwrap_or(false);
         if !known {
             container.record.lock().reason = "Unknown".into();
-            let exit = Exit { seq: 0, pid: process.pid, start: process.start, key: String::new(), code: UNKNOWN_EXIT, signal: 0, wall_ns: self.now_ns() };
+            let exit = Exit {
+                seq: 0,
+                pid: process.pid,
+                start: process.start,
+                key: String::new(),
+                code: UNKNOWN_EXIT,
+                signal: 0,
+                wall_ns: self.now_ns(),
+            };
             self.container_exited(&container.id, exit).await;
         }
     }
@@ -102,7 +110,8 @@ impl Runtime {
         let containers: BTreeSet<String> = self.containers.lock().keys().cloned().collect();
         let sandboxes: BTreeSet<String> = self.sandboxes.lock().keys().cloned().collect();
         let is_running = |c: &&Arc<Container>| c.phase() == ContainerPhase::Running;
-        let running: BTreeSet<String> = self.containers.lock().values().filter(is_running).map(|c| c.id.clone()).collect();
+        let running: BTreeSet<String> =
+            self.containers.lock().values().filter(is_running).map(|c| c.id.clone()).collect();
         for key in self.init.keys().unwrap_or_default() {
             let owner = key.split_once('/').map_or("", |k| k.1);
             if !running.contains(owner) {

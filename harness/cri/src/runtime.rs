@@ -19,8 +19,8 @@ use crate::{
     error::Error,
     images::{Puller, Store},
     init::{Exit, InitClient},
-    network::NetworkPlugin,
     journal::{Journal, Kind},
+    network::NetworkPlugin,
     state::{Container, Sandbox},
     streaming::Tokens,
     v1::{ContainerEventResponse, PodSandboxMetadata},
@@ -98,7 +98,13 @@ impl Runtime {
         let pause = config.run.join("pause");
         write_pause(&pause).map_err(Error::io("write the pause program"))?;
         let cgroups = Cgroups::detect(config.cgroup_base.as_deref()).map_err(Error::io("find cgroups"))?;
-        let images = Store::open(&config.root.join("images"), &config.content, config.shared_content, clock, rng.fork("images"))?;
+        let images = Store::open(
+            &config.root.join("images"),
+            &config.content,
+            config.shared_content,
+            clock,
+            rng.fork("images"),
+        )?;
         let images = Arc::new(images);
         let recorder = if config.node_name.is_empty() { recorder } else { recorder.on_node(&config.node_name) };
         Ok(Arc::new(Self {
@@ -127,7 +133,10 @@ impl Runtime {
     }
 
     /// Runs something that blocks where blocking is fine.
-    pub(crate) async fn blocking<T: Send + 'static>(self: &Arc<Self>, f: impl FnOnce(&Arc<Self>) -> Result<T> + Send + 'static) -> Result<T> {
+    pub(crate) async fn blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        f: impl FnOnce(&Arc<Self>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
         let this = Arc::clone(self);
         match self.tasks.spawn_blocking(move || f(&this)).await {
             Ok(result) => result,
@@ -152,12 +161,14 @@ impl Runtime {
 
     /// A sandbox by id or unique prefix.
     pub(crate) fn sandbox(&self, id: &str) -> Result<Arc<Sandbox>> {
-        find(&self.sandboxes.lock(), id).ok_or_else(|| Error::NotFound(format!("an error occurred when try to find sandbox {id:?}: not found")))
+        find(&self.sandboxes.lock(), id)
+            .ok_or_else(|| Error::NotFound(format!("an error occurred when try to find sandbox {id:?}: not found")))
     }
 
     /// A container by id or unique prefix.
     pub(crate) fn container(&self, id: &str) -> Result<Arc<Container>> {
-        find(&self.containers.lock(), id).ok_or_else(|| Error::NotFound(format!("an error occurred when try to find container {id:?}: not found")))
+        find(&self.containers.lock(), id)
+            .ok_or_else(|| Error::NotFound(format!("an error occurred when try to find container {id:?}: not found")))
     }
 
     /// All containers of a sandbox.
@@ -169,7 +180,9 @@ impl Runtime {
     pub(crate) fn reserve(&self, what: &str, name: &str, id: &str) -> Result<()> {
         let mut names = self.names.lock();
         if let Some(owner) = names.get(name).filter(|o| *o != id) {
-            return Err(Error::State(format!("failed to reserve {what} name {name:?}: name {name:?} is reserved for {owner:?}")));
+            return Err(Error::State(format!(
+                "failed to reserve {what} name {name:?}: name {name:?} is reserved for {owner:?}"
+            )));
         }
         names.insert(name.to_owned(), id.to_owned());
         Ok(())
@@ -220,11 +233,13 @@ fn find<T>(all: &BTreeMap<String, Arc<T>>, id: &str) -> Option<Arc<T>> {
 /// Writable layers, spools and shared memory belong on a tmpfs.
 fn ensure_tmpfs(config: &BridgeConfig) -> Result<()> {
     let rw = config.run.join("rw");
-    let is_tmpfs = |p: &Path| nix::sys::statfs::statfs(p).is_ok_and(|s| s.filesystem_type() == nix::sys::statfs::TMPFS_MAGIC);
+    let is_tmpfs =
+        |p: &Path| nix::sys::statfs::statfs(p).is_ok_and(|s| s.filesystem_type() == nix::sys::statfs::TMPFS_MAGIC);
     if !config.upper_on_tmpfs || is_tmpfs(&rw) {
         return Ok(());
     }
-    crate::sys::mount::mount_fs("tmpfs", "podlab-rw", &rw, libc::MS_NOSUID | libc::MS_NODEV, "mode=0711").map_err(Error::io("mount a tmpfs for writable layers"))
+    crate::sys::mount::mount_fs("tmpfs", "podlab-rw", &rw, libc::MS_NOSUID | libc::MS_NODEV, "mode=0711")
+        .map_err(Error::io("mount a tmpfs for writable layers"))
 }
 
 /// A static program that waits for ever. Its children are reaped by the kernel: SIGCHLD is ignored from before its exec.
@@ -236,15 +251,29 @@ fn write_pause(path: &Path) -> io::Result<()> {
     // ppoll(NULL, 0, NULL, NULL, 0); again
     #[cfg(target_arch = "aarch64")]
     const CODE: &[u8] = &[
-        0x00, 0x00, 0x80, 0xd2, 0x01, 0x00, 0x80, 0xd2, 0x02, 0x00, 0x80, 0xd2, 0x03, 0x00, 0x80, 0xd2, 0x04, 0x00, 0x80, 0xd2,
-        0x28, 0x09, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4, 0xf9, 0xff, 0xff, 0x17,
+        0x00, 0x00, 0x80, 0xd2, 0x01, 0x00, 0x80, 0xd2, 0x02, 0x00, 0x80, 0xd2, 0x03, 0x00, 0x80, 0xd2, 0x04, 0x00,
+        0x80, 0xd2, 0x28, 0x09, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4, 0xf9, 0xff, 0xff, 0x17,
     ];
     const BASE: u64 = 0x40_0000;
     const HEADERS: u64 = 64 + 56;
     let machine: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
     let size = HEADERS + CODE.len() as u64;
     let mut elf = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
-    for (value, bytes) in [(2, 2), (u64::from(machine), 2), (1, 4), (BASE + HEADERS, 8), (64, 8), (0, 8), (0, 4), (64, 2), (56, 2), (1, 2), (64, 2), (0, 2), (0, 2)] {
+    for (value, bytes) in [
+        (2, 2),
+        (u64::from(machine), 2),
+        (1, 4),
+        (BASE + HEADERS, 8),
+        (64, 8),
+        (0, 8),
+        (0, 4),
+        (64, 2),
+        (56, 2),
+        (1, 2),
+        (64, 2),
+        (0, 2),
+        (0, 2),
+    ] {
         elf.extend_from_slice(&value.to_le_bytes()[..bytes]);
     }
     // One segment: readable and executable, the whole file.

@@ -21,7 +21,12 @@ const SHM: &str = "mode=1777,size=65536k";
 
 /// The namespaces a Pod asks for; what it does not mention is its own.
 pub(crate) fn namespace_options(config: &PodSandboxConfig) -> NamespaceOption {
-    config.linux.as_ref().and_then(|l| l.security_context.as_ref()).and_then(|s| s.namespace_options.clone()).unwrap_or_default()
+    config
+        .linux
+        .as_ref()
+        .and_then(|l| l.security_context.as_ref())
+        .and_then(|s| s.namespace_options.clone())
+        .unwrap_or_default()
 }
 
 pub(crate) fn is_node(mode: i32) -> bool {
@@ -31,9 +36,12 @@ pub(crate) fn is_node(mode: i32) -> bool {
 impl Runtime {
     /// Makes a sandbox and its network; on failure nothing is left.
     pub(crate) async fn run_pod_sandbox(self: &Arc<Self>, config: PodSandboxConfig, handler: String) -> Result<String> {
-        let metadata = config.metadata.clone().ok_or_else(|| Error::Invalid("sandbox config must include metadata".into()))?;
+        let metadata =
+            config.metadata.clone().ok_or_else(|| Error::Invalid("sandbox config must include metadata".into()))?;
         if !handler.is_empty() && !self.config.runtime_handlers.contains(&handler) {
-            return Err(Error::State(format!("unable to get OCI runtime for sandbox: no runtime for {handler:?} is configured")));
+            return Err(Error::State(format!(
+                "unable to get OCI runtime for sandbox: no runtime for {handler:?} is configured"
+            )));
         }
         check_user_namespace(&namespace_options(&config))?;
         let id = self.new_id();
@@ -41,7 +49,14 @@ impl Runtime {
         self.reserve("sandbox", &name, &id)?;
         let options = namespace_options(&config);
         let netns = (!is_node(options.network)).then(|| self.config.netns_dir.join(format!("cni-{}", self.rng.uuid())));
-        let record = SandboxRecord { id: id.clone(), handler, created_at: self.now_ns(), netns, config, ..SandboxRecord::default() };
+        let record = SandboxRecord {
+            id: id.clone(),
+            handler,
+            created_at: self.now_ns(),
+            netns,
+            config,
+            ..SandboxRecord::default()
+        };
         let sandbox = Sandbox::new(record);
         let _op = sandbox.op.lock().await;
         let made = self.make_sandbox(&sandbox).await;
@@ -70,7 +85,8 @@ impl Runtime {
             let added = self.network.add(&request).await;
             let outcome = added.as_ref().map_or_else(|e| Outcome::Error(e.to_string()), |_| Outcome::Ok);
             self.recorder.call(key.as_ref(), "network.add", &request.ifname, start, outcome);
-            let result = added.map_err(|e| Error::State(format!("failed to setup network for sandbox {:?}: {e}", sandbox.id)))?;
+            let result = added
+                .map_err(|e| Error::State(format!("failed to setup network for sandbox {:?}: {e}", sandbox.id)))?;
             let mut record = sandbox.record.lock();
             record.ips = result.ips.iter().map(ToString::to_string).collect();
             record.network = result.raw;
@@ -94,14 +110,23 @@ impl Runtime {
             let dns = record.config.dns_config.clone();
             match dns.filter(|d| !(d.servers.is_empty() && d.searches.is_empty() && d.options.is_empty())) {
                 Some(dns) => fs::write(dir.join("resolv.conf"), resolv_conf(&dns))?,
-                None => drop(fs::copy("/etc/resolv.conf", dir.join("resolv.conf")).or_else(|_| fs::write(dir.join("resolv.conf"), "").map(|()| 0))?),
+                None => drop(
+                    fs::copy("/etc/resolv.conf", dir.join("resolv.conf"))
+                        .or_else(|_| fs::write(dir.join("resolv.conf"), "").map(|()| 0))?,
+                ),
             }
             fs::set_permissions(dir.join("resolv.conf"), fs::Permissions::from_mode(0o644))?;
             fs::write(dir.join("hostname"), format!("{}\n", hostname(&record.config)))?;
             if !is_node(options.ipc) {
                 let shm = dir.join("shm");
                 fs::create_dir_all(&shm)?;
-                crate::sys::mount::mount_fs("tmpfs", "shm", &shm, libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC, SHM)?;
+                crate::sys::mount::mount_fs(
+                    "tmpfs",
+                    "shm",
+                    &shm,
+                    libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC,
+                    SHM,
+                )?;
             }
             Ok(())
         };
@@ -139,7 +164,8 @@ impl Runtime {
         let metadata = record.config.metadata.clone().unwrap_or_default();
         let dns = record.config.dns_config.clone().unwrap_or_default();
         let port_mappings = record.config.port_mappings.iter().filter_map(|p| {
-            let (host, container) = (u16::try_from(p.host_port).ok().filter(|n| *n > 0)?, u16::try_from(p.container_port).ok()?);
+            let (host, container) =
+                (u16::try_from(p.host_port).ok().filter(|n| *n > 0)?, u16::try_from(p.container_port).ok()?);
             let protocol = match p.protocol() {
                 Protocol::Tcp => "tcp",
                 Protocol::Udp => "udp",
@@ -199,7 +225,8 @@ impl Runtime {
             let deleted = self.network.del(&request).await;
             let outcome = deleted.as_ref().map_or_else(|e| Outcome::Error(e.to_string()), |()| Outcome::Ok);
             self.recorder.call(key.as_ref(), "network.del", &request.ifname, start, outcome);
-            deleted.map_err(|e| Error::State(format!("failed to destroy network for sandbox {:?}: {e}", sandbox.id)))?;
+            deleted
+                .map_err(|e| Error::State(format!("failed to destroy network for sandbox {:?}: {e}", sandbox.id)))?;
             sandbox.record.lock().attached = false;
         }
         let (process, netns) = {
@@ -273,7 +300,11 @@ impl Runtime {
     }
 
     pub(crate) fn sandbox_state(record: &SandboxRecord) -> PodSandboxState {
-        if record.phase == SandboxPhase::Ready { PodSandboxState::SandboxReady } else { PodSandboxState::SandboxNotready }
+        if record.phase == SandboxPhase::Ready {
+            PodSandboxState::SandboxReady
+        } else {
+            PodSandboxState::SandboxNotready
+        }
     }
 
     pub(crate) fn sandbox_status_of(record: &SandboxRecord) -> v1::PodSandboxStatus {
@@ -284,26 +315,39 @@ impl Runtime {
             metadata: record.config.metadata.clone(),
             state: Self::sandbox_state(record).into(),
             created_at: record.created_at,
-            network: Some(v1::PodSandboxNetworkStatus { ip, additional_ips: ips.map(|ip| v1::PodIp { ip: ip.clone() }).collect() }),
-            linux: Some(v1::LinuxPodSandboxStatus { namespaces: Some(v1::Namespace { options: Some(namespace_options(&record.config)) }) }),
+            network: Some(v1::PodSandboxNetworkStatus {
+                ip,
+                additional_ips: ips.map(|ip| v1::PodIp { ip: ip.clone() }).collect(),
+            }),
+            linux: Some(v1::LinuxPodSandboxStatus {
+                namespaces: Some(v1::Namespace { options: Some(namespace_options(&record.config)) }),
+            }),
             labels: record.config.labels.clone(),
             annotations: record.config.annotations.clone(),
             runtime_handler: record.handler.clone(),
         }
     }
 
-    pub(crate) fn pod_sandbox_status(self: &Arc<Self>, id: &str, verbose: bool) -> Result<v1::PodSandboxStatusResponse> {
+    pub(crate) fn pod_sandbox_status(
+        self: &Arc<Self>,
+        id: &str,
+        verbose: bool,
+    ) -> Result<v1::PodSandboxStatusResponse> {
         let sandbox = self.sandbox(id)?;
         let record = sandbox.record.lock();
         let mut info = BTreeMap::new();
         if verbose {
-            info.insert("info".to_owned(), serde_json::to_string(&serde_json::json!({
-                "pid": record.process.map(|p| p.pid),
-                "netns": record.netns,
-                "config": record.config,
-                "runtimeHandler": record.handler,
-                "cniResult": record.network,
-            })).unwrap_or_default());
+            info.insert(
+                "info".to_owned(),
+                serde_json::to_string(&serde_json::json!({
+                    "pid": record.process.map(|p| p.pid),
+                    "netns": record.netns,
+                    "config": record.config,
+                    "runtimeHandler": record.handler,
+                    "cniResult": record.network,
+                }))
+                .unwrap_or_default(),
+            );
         }
         Ok(v1::PodSandboxStatusResponse { status: Some(Self::sandbox_status_of(&record)), info, ..Default::default() })
     }
@@ -384,7 +428,11 @@ mod tests {
 
     #[test]
     fn resolv_conf_has_search_then_servers_then_options() {
-        let dns = v1::DnsConfig { servers: vec!["10.0.0.10".into(), "1.1.1.1".into()], searches: vec!["a.b".into(), "c".into()], options: vec!["ndots:5".into()] };
+        let dns = v1::DnsConfig {
+            servers: vec!["10.0.0.10".into(), "1.1.1.1".into()],
+            searches: vec!["a.b".into(), "c".into()],
+            options: vec!["ndots:5".into()],
+        };
         assert_eq!(resolv_conf(&dns), "search a.b c\nnameserver 10.0.0.10\nnameserver 1.1.1.1\noptions ndots:5\n");
     }
 }

@@ -16,8 +16,8 @@ use crate::{
         seccomp::{Filter, SeccompError},
     },
     v1::{
-        self, ContainerConfig, LinuxContainerResources, LinuxContainerSecurityContext, MountPropagation, Signal, SupplementalGroupsPolicy,
-        security_profile::ProfileType,
+        self, ContainerConfig, LinuxContainerResources, LinuxContainerSecurityContext, MountPropagation, Signal,
+        SupplementalGroupsPolicy, security_profile::ProfileType,
     },
 };
 
@@ -61,7 +61,10 @@ pub(crate) fn user_string(s: &LinuxContainerSecurityContext, image: &ImageConfig
     }
     if let Some(group) = &s.run_as_group {
         if user.is_empty() {
-            return Err(Error::Invalid(format!("failed to generate user string: user group {:?} is specified without user", group.value.to_string())));
+            return Err(Error::Invalid(format!(
+                "failed to generate user string: user group {:?} is specified without user",
+                group.value.to_string()
+            )));
         }
         user = format!("{user}:{}", group.value);
     }
@@ -115,8 +118,15 @@ pub(crate) fn signal_number(name: &str) -> Option<i32> {
 /// The CRI value for a signal's name.
 pub(crate) fn signal_value(name: &str) -> Signal {
     let bare = name.trim().to_ascii_uppercase();
-    let bare = if bare.is_empty() { "SIGTERM".to_owned() } else if bare.starts_with("SIG") { bare } else { format!("SIG{bare}") };
-    Signal::from_str_name(&format!("SIGNAL_{}", bare.replace('+', "PLUS").replace('-', "MINUS"))).unwrap_or(Signal::RuntimeDefault)
+    let bare = if bare.is_empty() {
+        "SIGTERM".to_owned()
+    } else if bare.starts_with("SIG") {
+        bare
+    } else {
+        format!("SIG{bare}")
+    };
+    Signal::from_str_name(&format!("SIGNAL_{}", bare.replace('+', "PLUS").replace('-', "MINUS")))
+        .unwrap_or(Signal::RuntimeDefault)
 }
 
 impl Runtime {
@@ -130,12 +140,20 @@ impl Runtime {
                 if !mount.readonly {
                     return Err(Error::Invalid(format!("image mount {:?} must be read-only", mount.container_path)));
                 }
-                let record = self.images.get(image_key(image)).ok_or_else(|| Error::NotFound(format!("failed to resolve image {:?}: not found", image.image)))?;
+                let record = self
+                    .images
+                    .get(image_key(image))
+                    .ok_or_else(|| Error::NotFound(format!("failed to resolve image {:?}: not found", image.image)))?;
                 if !mount.image_sub_path.is_empty() {
                     let layers = self.images.layer_dirs(&record)?;
                     let clean = mount.image_sub_path.trim_start_matches('/');
-                    if clean.split('/').any(|s| s == "..") || !layers.iter().any(|l| l.join(clean).symlink_metadata().is_ok()) {
-                        return Err(Error::Invalid(format!("image sub path {:?} does not exist in {:?}", mount.image_sub_path, image.image)));
+                    if clean.split('/').any(|s| s == "..")
+                        || !layers.iter().any(|l| l.join(clean).symlink_metadata().is_ok())
+                    {
+                        return Err(Error::Invalid(format!(
+                            "image sub path {:?} does not exist in {:?}",
+                            mount.image_sub_path, image.image
+                        )));
                     }
                 }
             } else if mount.host_path.is_empty() {
@@ -146,12 +164,15 @@ impl Runtime {
                     return Err(Error::Invalid("recursive_read_only conflicts with readonly=false".into()));
                 }
                 if mount.propagation() != MountPropagation::PropagationPrivate {
-                    return Err(Error::Invalid("recursive_read_only conflicts with a propagation other than private".into()));
+                    return Err(Error::Invalid(
+                        "recursive_read_only conflicts with a propagation other than private".into(),
+                    ));
                 }
             }
         }
         let security = security(config);
-        if let Some(mode) = security.namespace_options.as_ref().and_then(|n| n.userns_options.as_ref()).map(v1::UserNamespace::mode)
+        if let Some(mode) =
+            security.namespace_options.as_ref().and_then(|n| n.userns_options.as_ref()).map(v1::UserNamespace::mode)
             && mode != v1::NamespaceMode::Node
         {
             return Err(Error::Invalid(format!("user namespace mode {} is not supported", mode.as_str_name())));
@@ -189,7 +210,8 @@ impl Runtime {
         };
         let path = localhost.strip_prefix("localhost/").unwrap_or(&localhost);
         let path = self.config.seccomp_dir.join(path);
-        let json = std::fs::read(&path).map_err(Error::io(format!("failed to read seccomp profile {}", path.display())))?;
+        let json =
+            std::fs::read(&path).map_err(Error::io(format!("failed to read seccomp profile {}", path.display())))?;
         let filter = Filter::from_json(&json, caps).map_err(|e: SeccompError| Error::Invalid(e.to_string()))?;
         Ok(Some(filter))
     }
@@ -218,7 +240,12 @@ impl Runtime {
     }
 
     /// The root of a container.
-    pub(crate) fn rootfs_of(&self, record: &ContainerRecord, sandbox: &SandboxRecord, image: &ImageRecord) -> Result<RootfsSpec> {
+    pub(crate) fn rootfs_of(
+        &self,
+        record: &ContainerRecord,
+        sandbox: &SandboxRecord,
+        image: &ImageRecord,
+    ) -> Result<RootfsSpec> {
         let s = security(&record.config);
         let run = &self.config.run;
         let dir = sandbox_dir(run, &sandbox.id);
@@ -231,7 +258,8 @@ impl Runtime {
             if !mounts.iter().any(|m| m.target == target) {
                 if file == "hosts" && !dir.join(file).exists() {
                     // Nobody manages this Pod's hosts file: it begins as a copy of the node's.
-                    let _ = std::fs::copy("/etc/hosts", dir.join(file)).or_else(|_| std::fs::write(dir.join(file), "127.0.0.1\tlocalhost\n").map(|()| 0));
+                    let _ = std::fs::copy("/etc/hosts", dir.join(file))
+                        .or_else(|_| std::fs::write(dir.join(file), "127.0.0.1\tlocalhost\n").map(|()| 0));
                 }
                 mounts.push(plain_bind(dir.join(file), target, s.readonly_rootfs));
             }
@@ -241,10 +269,16 @@ impl Runtime {
         let cgroups = match self.cgroups.version() {
             Version::V2 => CgroupView::V2,
             Version::V1 => CgroupView::V1(
-                ["memory", "cpu", "cpuacct", "pids"].iter().filter_map(|c| Some(((*c).to_owned(), group.dir(c)?))).collect(),
+                ["memory", "cpu", "cpuacct", "pids"]
+                    .iter()
+                    .filter_map(|c| Some(((*c).to_owned(), group.dir(c)?)))
+                    .collect(),
             ),
         };
-        let devices = record.config.devices.iter().map(|d| Device { host_path: PathBuf::from(&d.host_path), container_path: PathBuf::from(&d.container_path) });
+        let devices = record.config.devices.iter().map(|d| Device {
+            host_path: PathBuf::from(&d.host_path),
+            container_path: PathBuf::from(&d.container_path),
+        });
         Ok(RootfsSpec {
             layers: self.images.layer_dirs(image)?,
             upper: upper_dir(run, &record.id),
@@ -265,18 +299,25 @@ impl Runtime {
     fn bind_mount(&self, m: &v1::Mount) -> Result<BindMount> {
         let source = match &m.image {
             Some(image) => {
-                let record = self.images.get(image_key(image)).ok_or_else(|| Error::NotFound(format!("failed to resolve image {:?}: not found", image.image)))?;
-                MountSource::Image { layers: self.images.layer_dirs(&record)?, sub_path: m.image_sub_path.trim_start_matches('/').to_owned() }
+                let record = self
+                    .images
+                    .get(image_key(image))
+                    .ok_or_else(|| Error::NotFound(format!("failed to resolve image {:?}: not found", image.image)))?;
+                MountSource::Image {
+                    layers: self.images.layer_dirs(&record)?,
+                    sub_path: m.image_sub_path.trim_start_matches('/').to_owned(),
+                }
             }
             None => MountSource::Host(PathBuf::from(&m.host_path)),
         };
         let attrs = m.mount_options.iter().fold(0, |attrs, o| {
-            attrs | match o.as_str() {
-                "noexec" => mount::NOEXEC,
-                "nosuid" => mount::NOSUID,
-                "nodev" => mount::NODEV,
-                _ => 0,
-            }
+            attrs
+                | match o.as_str() {
+                    "noexec" => mount::NOEXEC,
+                    "nosuid" => mount::NOSUID,
+                    "nodev" => mount::NODEV,
+                    _ => 0,
+                }
         });
         Ok(BindMount {
             source,
@@ -299,7 +340,14 @@ pub(crate) fn image_key(image: &v1::ImageSpec) -> &str {
 }
 
 fn plain_bind(source: PathBuf, target: PathBuf, readonly: bool) -> BindMount {
-    BindMount { source: MountSource::Host(source), target, readonly, recursive_readonly: false, propagation: Propagation::Private, attrs: 0 }
+    BindMount {
+        source: MountSource::Host(source),
+        target,
+        readonly,
+        recursive_readonly: false,
+        propagation: Propagation::Private,
+        attrs: 0,
+    }
 }
 
 fn absolute(path: &str) -> PathBuf {
@@ -351,7 +399,9 @@ mod tests {
 
     #[test]
     fn signals_have_many_names() {
-        for (name, number) in [("SIGTERM", 15), ("term", 15), ("9", 9), ("SIGRTMIN+3", 37), ("RTMAX-1", 63), ("SIGCLD", 17)] {
+        for (name, number) in
+            [("SIGTERM", 15), ("term", 15), ("9", 9), ("SIGRTMIN+3", 37), ("RTMAX-1", 63), ("SIGCLD", 17)]
+        {
             assert_eq!(signal_number(name), Some(number), "{name}");
         }
         assert_eq!(signal_number("SIGNOPE"), None);

@@ -37,7 +37,12 @@ pub fn serve(mut config: BridgeConfig, network: impl Fn(Clock) -> Arc<dyn Networ
         aside.create()?;
         aside.enter()?;
     }
-    let init = InitConfig { socket: config.init_socket.clone(), run_dir: config.run.clone(), start_agent: true, lifeline: None };
+    let init = InitConfig {
+        socket: config.init_socket.clone(),
+        run_dir: config.run.clone(),
+        start_agent: true,
+        lifeline: None,
+    };
     let (read, write) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC | nix::fcntl::OFlag::O_NONBLOCK)?;
     let mut agent = || {
         let result = bridge(config.clone(), network(clock), clock);
@@ -61,7 +66,8 @@ fn bridge(config: BridgeConfig, network: Arc<dyn NetworkPlugin>, clock: Clock) -
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|e| e.to_string())?;
     let result = runtime.block_on(async {
         let end = CancellationToken::new();
-        let mut term = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).map_err(|e| e.to_string())?;
+        let mut term =
+            tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).map_err(|e| e.to_string())?;
         let deps = BridgeDeps { clock, rng: Rng::from_entropy(), recorder: Recorder::disabled(clock), network };
         let serving = Bridge::new(config, deps).map_err(|e| e.to_string())?.run(end.clone());
         tokio::pin!(serving);

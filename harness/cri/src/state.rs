@@ -160,7 +160,13 @@ pub struct Container {
 impl Sandbox {
     /// Around a record.
     pub fn new(record: SandboxRecord) -> Arc<Self> {
-        Arc::new(Self { id: record.id.clone(), record: Mutex::new(record), op: tokio::sync::Mutex::default(), saving: Mutex::default(), last_cpu: Mutex::default() })
+        Arc::new(Self {
+            id: record.id.clone(),
+            record: Mutex::new(record),
+            op: tokio::sync::Mutex::default(),
+            saving: Mutex::default(),
+            last_cpu: Mutex::default(),
+        })
     }
 
     /// Whether containers may be made in it.

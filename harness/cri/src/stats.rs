@@ -31,7 +31,12 @@ fn cpu_of(now: i64, stats: &Stats, last: &Mutex<Option<(i64, u64)>>) -> Option<v
     if last.is_none_or(|(then, _)| now - then > RATE_WINDOW_NS) {
         *last = Some((now, used));
     }
-    Some(v1::CpuUsage { timestamp: now, usage_core_nano_seconds: Some(value(used)), usage_nano_cores: Some(value(rate.unwrap_or(0))), psi: None })
+    Some(v1::CpuUsage {
+        timestamp: now,
+        usage_core_nano_seconds: Some(value(used)),
+        usage_nano_cores: Some(value(rate.unwrap_or(0))),
+        psi: None,
+    })
 }
 
 fn memory_of(now: i64, stats: &Stats) -> Option<v1::MemoryUsage> {
@@ -61,7 +66,11 @@ impl Runtime {
     pub(crate) fn stats_of_container(self: &Arc<Self>, container: &Container) -> v1::ContainerStats {
         let record = container.record.lock().clone();
         let now = self.now_ns();
-        let stats = if record.phase == ContainerPhase::Running { self.cgroups.group(&record.cgroup).stats() } else { Stats::default() };
+        let stats = if record.phase == ContainerPhase::Running {
+            self.cgroups.group(&record.cgroup).stats()
+        } else {
+            Stats::default()
+        };
         let (bytes, inodes) = disk_usage(&upper_dir(&self.config.run, &record.id).join("u"));
         v1::ContainerStats {
             attributes: Some(v1::ContainerAttributes {
@@ -78,13 +87,22 @@ impl Runtime {
                 used_bytes: Some(value(bytes)),
                 inodes_used: Some(value(inodes)),
             }),
-            swap: stats.swap.map(|s| v1::SwapUsage { timestamp: now, swap_available_bytes: None, swap_usage_bytes: Some(value(s)) }),
+            swap: stats.swap.map(|s| v1::SwapUsage {
+                timestamp: now,
+                swap_available_bytes: None,
+                swap_usage_bytes: Some(value(s)),
+            }),
             io: None,
         }
     }
 
     pub(crate) fn list_container_stats(self: &Arc<Self>, f: v1::ContainerStatsFilter) -> Vec<v1::ContainerStats> {
-        let filter = v1::ContainerFilter { id: f.id, state: None, pod_sandbox_id: f.pod_sandbox_id, label_selector: f.label_selector };
+        let filter = v1::ContainerFilter {
+            id: f.id,
+            state: None,
+            pod_sandbox_id: f.pod_sandbox_id,
+            label_selector: f.label_selector,
+        };
         let running = self.choose_containers(filter).into_iter().filter(|c| c.phase() == ContainerPhase::Running);
         running.map(|c| self.stats_of_container(&c)).collect()
     }
@@ -137,7 +155,11 @@ impl Runtime {
     pub(crate) fn list_sandbox_stats(self: &Arc<Self>, f: v1::PodSandboxStatsFilter) -> Vec<v1::PodSandboxStats> {
         let filter = v1::PodSandboxFilter { id: f.id, state: None, label_selector: f.label_selector };
         let ids: Vec<String> = self.list_pod_sandbox(Some(filter)).into_iter().map(|s| s.id).collect();
-        ids.iter().filter_map(|id| self.sandbox(id).ok()).filter(|s| s.is_ready()).map(|s| self.stats_of_sandbox(&s)).collect()
+        ids.iter()
+            .filter_map(|id| self.sandbox(id).ok())
+            .filter(|s| s.is_ready())
+            .map(|s| self.stats_of_sandbox(&s))
+            .collect()
     }
 
     /// Interfaces in a sandbox's network namespace.
@@ -148,7 +170,11 @@ impl Runtime {
     }
 
     /// Changes what a container may use; what is 0 stays.
-    pub(crate) async fn update_container_resources(self: &Arc<Self>, id: &str, new: LinuxContainerResources) -> Result<(), Error> {
+    pub(crate) async fn update_container_resources(
+        self: &Arc<Self>,
+        id: &str,
+        new: LinuxContainerResources,
+    ) -> Result<(), Error> {
         let container = self.container(id)?;
         let _op = container.op.lock().await;
         if container.phase() == ContainerPhase::Exited {

@@ -34,7 +34,11 @@ impl Runtime {
             _ => record.reason.clone(),
         };
         let user = record.identity.as_ref().map(|i| v1::ContainerUser {
-            linux: Some(v1::LinuxContainerUser { uid: i.uid.into(), gid: i.gid.into(), supplemental_groups: i.groups.iter().map(|g| (*g).into()).collect() }),
+            linux: Some(v1::LinuxContainerUser {
+                uid: i.uid.into(),
+                gid: i.gid.into(),
+                supplemental_groups: i.groups.iter().map(|g| (*g).into()).collect(),
+            }),
         });
         v1::ContainerStatus {
             state: state_of(&record).into(),
@@ -59,7 +63,11 @@ impl Runtime {
         }
     }
 
-    pub(crate) fn container_status(self: &Arc<Self>, id: &str, verbose: bool) -> Result<v1::ContainerStatusResponse, Error> {
+    pub(crate) fn container_status(
+        self: &Arc<Self>,
+        id: &str,
+        verbose: bool,
+    ) -> Result<v1::ContainerStatusResponse, Error> {
         let container = self.container(id)?;
         let mut info = BTreeMap::new();
         if verbose {

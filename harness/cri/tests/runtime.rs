@@ -90,18 +90,33 @@ fn import(dir: &Path) {
     Image::testimage().write_archive(&tar, IMAGE).unwrap();
     // Another process than the bridge, as `podlab image load` is.
     let clock = Clock::real();
-    let store = Store::open(&dir.join("root/images"), &dir.join("root/content"), false, clock, podlab_clock::Rng::from_entropy()).unwrap();
+    let store = Store::open(
+        &dir.join("root/images"),
+        &dir.join("root/content"),
+        false,
+        clock,
+        podlab_clock::Rng::from_entropy(),
+    )
+    .unwrap();
     assert_eq!(store.import(&tar).unwrap(), [IMAGE]);
 }
 
 fn sandbox(name: &str) -> v1::PodSandboxConfig {
     v1::PodSandboxConfig {
-        metadata: Some(v1::PodSandboxMetadata { name: name.into(), uid: format!("uid-{name}"), namespace: "default".into(), attempt: 0 }),
+        metadata: Some(v1::PodSandboxMetadata {
+            name: name.into(),
+            uid: format!("uid-{name}"),
+            namespace: "default".into(),
+            attempt: 0,
+        }),
         hostname: name.into(),
         labels: BTreeMap::from([("pod".to_owned(), name.to_owned())]),
         linux: Some(v1::LinuxPodSandboxConfig {
             security_context: Some(v1::LinuxSandboxSecurityContext {
-                namespace_options: Some(v1::NamespaceOption { pid: v1::NamespaceMode::Container.into(), ..Default::default() }),
+                namespace_options: Some(v1::NamespaceOption {
+                    pid: v1::NamespaceMode::Container.into(),
+                    ..Default::default()
+                }),
                 ..Default::default()
             }),
             ..Default::default()
@@ -118,7 +133,10 @@ fn container(name: &str, command: &[&str]) -> v1::ContainerConfig {
         log_path: format!("{name}.log"),
         linux: Some(v1::LinuxContainerConfig {
             security_context: Some(v1::LinuxContainerSecurityContext {
-                namespace_options: Some(v1::NamespaceOption { pid: v1::NamespaceMode::Container.into(), ..Default::default() }),
+                namespace_options: Some(v1::NamespaceOption {
+                    pid: v1::NamespaceMode::Container.into(),
+                    ..Default::default()
+                }),
                 ..Default::default()
             }),
             resources: Some(v1::LinuxContainerResources::default()),
@@ -131,11 +149,16 @@ fn container(name: &str, command: &[&str]) -> v1::ContainerConfig {
 async fn run_sandbox(node: &Node, rt: &mut Runtime, name: &str) -> String {
     let mut config = sandbox(name);
     config.log_directory = node.dir.join("logs").join(name).display().to_string();
-    rt.run_pod_sandbox(v1::RunPodSandboxRequest { config: Some(config), ..Default::default() }).await.unwrap().into_inner().pod_sandbox_id
+    rt.run_pod_sandbox(v1::RunPodSandboxRequest { config: Some(config), ..Default::default() })
+        .await
+        .unwrap()
+        .into_inner()
+        .pod_sandbox_id
 }
 
 async fn create(rt: &mut Runtime, sandbox: &str, config: v1::ContainerConfig) -> String {
-    let request = v1::CreateContainerRequest { pod_sandbox_id: sandbox.into(), config: Some(config), sandbox_config: None };
+    let request =
+        v1::CreateContainerRequest { pod_sandbox_id: sandbox.into(), config: Some(config), sandbox_config: None };
     rt.create_container(request).await.unwrap().into_inner().container_id
 }
 
@@ -159,7 +182,11 @@ async fn ended(rt: &mut Runtime, id: &str) -> v1::ContainerStatus {
 }
 
 async fn exec(rt: &mut Runtime, id: &str, cmd: &[&str]) -> (String, i32) {
-    let request = v1::ExecSyncRequest { container_id: id.into(), cmd: cmd.iter().map(ToString::to_string).collect(), timeout: 10 };
+    let request = v1::ExecSyncRequest {
+        container_id: id.into(),
+        cmd: cmd.iter().map(ToString::to_string).collect(),
+        timeout: 10,
+    };
     let r = rt.exec_sync(request).await.unwrap().into_inner();
     (String::from_utf8_lossy(&[r.stdout, r.stderr].concat()).trim().to_owned(), r.exit_code)
 }
@@ -206,7 +233,10 @@ async fn a_command_that_is_not_there_is_a_start_error(node: &Node) {
         let e = rt.start_container(v1::StartContainerRequest { container_id: c.clone() }).await.unwrap_err();
         assert!(e.message().contains(want), "{}", e.message());
         let s = status(&mut rt, &c).await;
-        assert_eq!((s.state(), s.exit_code, s.reason.as_str()), (v1::ContainerState::ContainerExited, 128, "StartError"));
+        assert_eq!(
+            (s.state(), s.exit_code, s.reason.as_str()),
+            (v1::ContainerState::ContainerExited, 128, "StartError")
+        );
         assert!(s.message.contains(want));
     }
     remove_sandbox(&mut rt, &pod).await;
@@ -231,8 +261,14 @@ async fn exec_returns_output_and_code_and_kills_what_takes_too_long(node: &Node)
 async fn stop_sends_the_signal_then_kills(node: &Node) {
     let (mut rt, _) = node.clients().await;
     let pod = run_sandbox(node, &mut rt, "p4").await;
-    let polite = create(&mut rt, &pod, container("polite", &["sh", "-c", "trap 'echo bye; exit 5' TERM; while true; do sleep 0.05; done"])).await;
-    let deaf = create(&mut rt, &pod, container("deaf", &["sh", "-c", "trap '' TERM; while true; do sleep 0.05; done"])).await;
+    let polite = create(
+        &mut rt,
+        &pod,
+        container("polite", &["sh", "-c", "trap 'echo bye; exit 5' TERM; while true; do sleep 0.05; done"]),
+    )
+    .await;
+    let deaf =
+        create(&mut rt, &pod, container("deaf", &["sh", "-c", "trap '' TERM; while true; do sleep 0.05; done"])).await;
     for c in [&polite, &deaf] {
         start(&mut rt, c).await;
     }
@@ -250,7 +286,8 @@ async fn a_container_that_needs_more_memory_than_it_may_is_oom_killed(node: &Nod
     let (mut rt, _) = node.clients().await;
     let pod = run_sandbox(node, &mut rt, "p5").await;
     let mut config = container("c", &["oom"]);
-    config.linux.as_mut().unwrap().resources = Some(v1::LinuxContainerResources { memory_limit_in_bytes: 20 << 20, ..Default::default() });
+    config.linux.as_mut().unwrap().resources =
+        Some(v1::LinuxContainerResources { memory_limit_in_bytes: 20 << 20, ..Default::default() });
     let c = create(&mut rt, &pod, config).await;
     start(&mut rt, &c).await;
     let s = ended(&mut rt, &c).await;
@@ -272,7 +309,14 @@ async fn a_user_a_seccomp_profile_and_dropped_capabilities_hold(node: &Node) {
     let c = create(&mut rt, &pod, config).await;
     start(&mut rt, &c).await;
     let (text, _) = exec(&mut rt, &c, &["cat", "/proc/1/status"]).await;
-    for want in ["Uid:\t1000\t1000", "Gid:\t2000\t2000", "Groups:\t2000 3000", "Seccomp:\t2", "NoNewPrivs:\t1", "CapEff:\t0000000000000000"] {
+    for want in [
+        "Uid:\t1000\t1000",
+        "Gid:\t2000\t2000",
+        "Groups:\t2000 3000",
+        "Seccomp:\t2",
+        "NoNewPrivs:\t1",
+        "CapEff:\t0000000000000000",
+    ] {
         assert!(text.contains(want), "{want} in {text}");
     }
     let (_, code) = exec(&mut rt, &c, &["touch", "/x"]).await;
@@ -295,7 +339,12 @@ async fn mounts_show_what_was_asked_for(node: &Node) {
         ..Default::default()
     };
     let mut config = container("c", &["sleep", "1000"]);
-    config.mounts = vec![mount("/data", &host, false), mount("/data/d/ro", &host, true), mount("/etc/one-file", &host.join("f"), true), mount("/made", &host.join("made"), false)];
+    config.mounts = vec![
+        mount("/data", &host, false),
+        mount("/data/d/ro", &host, true),
+        mount("/etc/one-file", &host.join("f"), true),
+        mount("/made", &host.join("made"), false),
+    ];
     config.mounts.push(v1::Mount {
         container_path: "/img".into(),
         readonly: true,
@@ -304,17 +353,25 @@ async fn mounts_show_what_was_asked_for(node: &Node) {
     });
     let c = create(&mut rt, &pod, config).await;
     start(&mut rt, &c).await;
-    assert_eq!(exec(&mut rt, &c, &["cat", "/data/f", "/etc/one-file", "/data/d/ro/f"]).await, ("hellohellohello".into(), 0));
+    assert_eq!(
+        exec(&mut rt, &c, &["cat", "/data/f", "/etc/one-file", "/data/d/ro/f"]).await,
+        ("hellohellohello".into(), 0)
+    );
     assert_eq!(exec(&mut rt, &c, &["touch", "/data/new", "/made/new"]).await.1, 0);
     assert_ne!(exec(&mut rt, &c, &["touch", "/data/d/ro/new2"]).await.1, 0);
     assert_ne!(exec(&mut rt, &c, &["touch", "/img/x"]).await.1, 0);
     assert_eq!(exec(&mut rt, &c, &["sh", "-c", "/img/bin/echo in-image"]).await.0, "in-image");
     assert!(host.join("new").exists() && host.join("made/new").exists());
     let (mounts, _) = exec(&mut rt, &c, &["cat", "/proc/mounts"]).await;
-    for want in ["proc /proc proc", "sysfs /sys sysfs ro", "devpts /dev/pts", "mqueue /dev/mqueue", "shm /dev/shm tmpfs"] {
+    for want in
+        ["proc /proc proc", "sysfs /sys sysfs ro", "devpts /dev/pts", "mqueue /dev/mqueue", "shm /dev/shm tmpfs"]
+    {
         assert!(mounts.contains(want), "{want} in {mounts}");
     }
-    assert!(!mounts.contains(&*node.dir.join("run/netns").display().to_string()), "the node's mounts are not in the container");
+    assert!(
+        !mounts.contains(&*node.dir.join("run/netns").display().to_string()),
+        "the node's mounts are not in the container"
+    );
     remove_sandbox(&mut rt, &pod).await;
 }
 
@@ -351,7 +408,10 @@ async fn a_killed_bridge_loses_neither_output_nor_exit_codes(node: &Node) {
 }
 
 async fn events_tell_each_change_at_once(node: &Node) {
-    use v1::ContainerEventType::{ContainerCreatedEvent as Created, ContainerDeletedEvent as Deleted, ContainerStartedEvent as Started, ContainerStoppedEvent as Stopped};
+    use v1::ContainerEventType::{
+        ContainerCreatedEvent as Created, ContainerDeletedEvent as Deleted, ContainerStartedEvent as Started,
+        ContainerStoppedEvent as Stopped,
+    };
     let (mut rt, _) = node.clients().await;
     let mut events = rt.get_container_events(v1::GetEventsRequest {}).await.unwrap().into_inner();
     let pod = run_sandbox(node, &mut rt, "p9").await;
@@ -359,7 +419,16 @@ async fn events_tell_each_change_at_once(node: &Node) {
     start(&mut rt, &c).await;
     ended(&mut rt, &c).await;
     remove_sandbox(&mut rt, &pod).await;
-    let want = [(&pod, Created), (&pod, Started), (&c, Created), (&c, Started), (&c, Stopped), (&pod, Stopped), (&c, Deleted), (&pod, Deleted)];
+    let want = [
+        (&pod, Created),
+        (&pod, Started),
+        (&c, Created),
+        (&c, Started),
+        (&c, Stopped),
+        (&pod, Stopped),
+        (&c, Deleted),
+        (&pod, Deleted),
+    ];
     for (id, kind) in want {
         let e = events.message().await.unwrap().unwrap();
         assert_eq!((&e.container_id, e.container_event_type()), (id, kind));
@@ -370,7 +439,11 @@ async fn events_tell_each_change_at_once(node: &Node) {
 async fn images_are_pulled_with_credentials_and_refused_without(node: &Node) {
     let (_, mut im): (Runtime, ImageServiceClient<Channel>) = node.clients().await;
     let mut pull = async |name: &str, auth: Option<v1::AuthConfig>| {
-        let request = v1::PullImageRequest { image: Some(v1::ImageSpec { image: name.into(), ..Default::default() }), auth, sandbox_config: None };
+        let request = v1::PullImageRequest {
+            image: Some(v1::ImageSpec { image: name.into(), ..Default::default() }),
+            auth,
+            sandbox_config: None,
+        };
         im.pull_image(request).await.map(|r| r.into_inner().image_ref)
     };
     let id = pull("registry.test/pulled:1", None).await.unwrap();
@@ -380,10 +453,18 @@ async fn images_are_pulled_with_credentials_and_refused_without(node: &Node) {
     assert_eq!(e.message(), want);
     let e = pull("private.registry.test/secret:1", None).await.unwrap_err();
     assert!(e.message().contains("pull access denied, repository does not exist or may require authorization: authorization failed: no basic auth credentials"), "{e}");
-    let auth = |password: &str| Some(v1::AuthConfig { username: "bench".into(), password: password.into(), ..Default::default() });
+    let auth = |password: &str| {
+        Some(v1::AuthConfig { username: "bench".into(), password: password.into(), ..Default::default() })
+    };
     assert!(pull("private.registry.test/secret:1", auth("wrong")).await.is_err());
     assert_eq!(pull("private.registry.test/secret:1", auth("s3cret")).await.unwrap(), id, "one image, two names");
-    let status = im.image_status(v1::ImageStatusRequest { image: Some(v1::ImageSpec { image: id.clone(), ..Default::default() }), verbose: true }).await.unwrap();
+    let status = im
+        .image_status(v1::ImageStatusRequest {
+            image: Some(v1::ImageSpec { image: id.clone(), ..Default::default() }),
+            verbose: true,
+        })
+        .await
+        .unwrap();
     let image = status.into_inner().image.unwrap();
     assert_eq!(image.repo_tags, ["private.registry.test/secret:1", "registry.test/pulled:1", IMAGE]);
 }
@@ -391,9 +472,14 @@ async fn images_are_pulled_with_credentials_and_refused_without(node: &Node) {
 async fn names_are_unique_and_repeated_calls_succeed(node: &Node) {
     let (mut rt, mut im) = node.clients().await;
     let pod = run_sandbox(node, &mut rt, "p10").await;
-    let again = rt.run_pod_sandbox(v1::RunPodSandboxRequest { config: Some(sandbox("p10")), ..Default::default() }).await.unwrap_err();
+    let again = rt
+        .run_pod_sandbox(v1::RunPodSandboxRequest { config: Some(sandbox("p10")), ..Default::default() })
+        .await
+        .unwrap_err();
     assert!(again.message().starts_with("failed to reserve sandbox name"), "{again}");
-    let unknown = rt.run_pod_sandbox(v1::RunPodSandboxRequest { config: Some(sandbox("x")), runtime_handler: "none".into() }).await;
+    let unknown = rt
+        .run_pod_sandbox(v1::RunPodSandboxRequest { config: Some(sandbox("x")), runtime_handler: "none".into() })
+        .await;
     assert!(unknown.is_err());
     let c = create(&mut rt, &pod, container("c", &["sleep", "1000"])).await;
     start(&mut rt, &c).await;
@@ -403,11 +489,18 @@ async fn names_are_unique_and_repeated_calls_succeed(node: &Node) {
         rt.stop_container(v1::StopContainerRequest { container_id: c.clone(), timeout: 0 }).await.unwrap();
         rt.remove_container(v1::RemoveContainerRequest { container_id: c.clone() }).await.unwrap();
         remove_sandbox(&mut rt, &pod).await;
-        im.remove_image(v1::RemoveImageRequest { image: Some(v1::ImageSpec { image: "registry.test/none:1".into(), ..Default::default() }) }).await.unwrap();
+        im.remove_image(v1::RemoveImageRequest {
+            image: Some(v1::ImageSpec { image: "registry.test/none:1".into(), ..Default::default() }),
+        })
+        .await
+        .unwrap();
     }
     let e = rt.container_status(v1::ContainerStatusRequest { container_id: c, verbose: false }).await.unwrap_err();
     assert_eq!(e.code(), tonic::Code::NotFound);
-    let none = v1::ImageStatusRequest { image: Some(v1::ImageSpec { image: "registry.test/none:1".into(), ..Default::default() }), verbose: false };
+    let none = v1::ImageStatusRequest {
+        image: Some(v1::ImageSpec { image: "registry.test/none:1".into(), ..Default::default() }),
+        verbose: false,
+    };
     assert!(im.image_status(none).await.unwrap().into_inner().image.is_none());
 }
 
@@ -419,7 +512,8 @@ async fn exec_attach_and_port_forward_stream_over_websocket_and_spdy(node: &Node
     let own = |cmd: &[&str]| cmd.iter().map(ToString::to_string).collect::<Vec<_>>();
 
     let mut exec_url = async |cmd: &[&str], tty: bool, stdin: bool| {
-        let request = v1::ExecRequest { container_id: c.clone(), cmd: own(cmd), tty, stdin, stdout: true, stderr: !tty };
+        let request =
+            v1::ExecRequest { container_id: c.clone(), cmd: own(cmd), tty, stdin, stdout: true, stderr: !tty };
         rt.exec(request).await.unwrap().into_inner().url
     };
     let url = exec_url(&["sh", "-c", "echo out; echo err >&2; exit 3"], false, false).await;
@@ -439,7 +533,8 @@ async fn exec_attach_and_port_forward_stream_over_websocket_and_spdy(node: &Node
     assert!(got["error"].contains("Success"), "{got:?}");
 
     let url = exec_url(&["cat"], true, true).await;
-    let got = wire::websocket(&url, "v5.channel.k8s.io", &[b"\x04{\"Width\":100,\"Height\":30}", b"\0hi\n", b"\xff\0"]).await;
+    let got =
+        wire::websocket(&url, "v5.channel.k8s.io", &[b"\x04{\"Width\":100,\"Height\":30}", b"\0hi\n", b"\xff\0"]).await;
     assert_eq!(got[&1], "hi\r\nhi\r\n", "a terminal echoes");
 
     let mut config = container("in", &["sh", "-c", "cat; echo done"]);
@@ -484,10 +579,18 @@ async fn a_bridge_killed_at_any_moment_leaks_nothing_and_invents_nothing(node: &
             let mut rt = rt;
             let mut config = sandbox(&pod);
             config.log_directory = node.dir.join("logs").join(&pod).display().to_string();
-            let sandbox = rt.run_pod_sandbox(v1::RunPodSandboxRequest { config: Some(config), ..Default::default() }).await?.into_inner().pod_sandbox_id;
+            let sandbox = rt
+                .run_pod_sandbox(v1::RunPodSandboxRequest { config: Some(config), ..Default::default() })
+                .await?
+                .into_inner()
+                .pod_sandbox_id;
             for n in 0..4 {
                 let c = container(&format!("c{n}"), &["sh", "-c", "echo one; echo two; exit 42"]);
-                let request = v1::CreateContainerRequest { pod_sandbox_id: sandbox.clone(), config: Some(c), sandbox_config: None };
+                let request = v1::CreateContainerRequest {
+                    pod_sandbox_id: sandbox.clone(),
+                    config: Some(c),
+                    sandbox_config: None,
+                };
                 let container_id = rt.create_container(request).await?.into_inner().container_id;
                 rt.start_container(v1::StartContainerRequest { container_id }).await?;
             }
@@ -514,7 +617,11 @@ async fn a_bridge_killed_at_any_moment_leaks_nothing_and_invents_nothing(node: &
             // 137: the sandbox was being stopped.
             assert!(matches!(s.exit_code, 42 | 137), "round {round}: {s:?}");
             if s.exit_code == 42 {
-                assert_eq!(log(node, &pod, &c.metadata.unwrap().name), ["stdout F one", "stdout F two"], "round {round}");
+                assert_eq!(
+                    log(node, &pod, &c.metadata.unwrap().name),
+                    ["stdout F one", "stdout F two"],
+                    "round {round}"
+                );
             }
         }
         for s in rt.list_pod_sandbox(v1::ListPodSandboxRequest::default()).await.unwrap().into_inner().items {
@@ -525,9 +632,15 @@ async fn a_bridge_killed_at_any_moment_leaks_nothing_and_invents_nothing(node: &
     let empty = |dir: &str| std::fs::read_dir(node.inside(dir)).map_or(0, Iterator::count) == 0;
     let left = || {
         let status = node.init.status().unwrap();
-        let dirs: Vec<&str> = ["run/netns", "run/rw/pods", "run/rw/containers", "run/rw/io"].into_iter().filter(|d| !empty(d)).collect();
+        let dirs: Vec<&str> =
+            ["run/netns", "run/rw/pods", "run/rw/containers", "run/rw/io"].into_iter().filter(|d| !empty(d)).collect();
         let cgroup = podlab_cri::cgroup::Cgroups::detect(None).unwrap().group(&node.cgroup);
-        let groups: Vec<_> = cgroup.dirs().flat_map(|d| std::fs::read_dir(&d).unwrap_or_else(|e| panic!("{}: {e}", d.display())).flatten()).filter(|e| e.path().is_dir()).map(|e| e.path()).collect();
+        let groups: Vec<_> = cgroup
+            .dirs()
+            .flat_map(|d| std::fs::read_dir(&d).unwrap_or_else(|e| panic!("{}: {e}", d.display())).flatten())
+            .filter(|e| e.path().is_dir())
+            .map(|e| e.path())
+            .collect();
         (status.held, status.exits, dirs, groups, node.processes())
     };
     let clock = Clock::real();

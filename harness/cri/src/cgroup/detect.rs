@@ -47,7 +47,9 @@ impl Cgroups {
         let unified_has = |dir: &Path| fs::read_to_string(dir.join("cgroup.controllers")).unwrap_or_default();
         let hierarchies = parse(&mounts, &own, base, unified_has);
         if hierarchies.is_empty() {
-            return Err(io::Error::other("no cgroup hierarchy is mounted (a version 1 one with a memory or cpu controller, or version 2)"));
+            return Err(io::Error::other(
+                "no cgroup hierarchy is mounted (a version 1 one with a memory or cpu controller, or version 2)",
+            ));
         }
         Ok(Self { hierarchies: Arc::new(hierarchies) })
     }
@@ -98,7 +100,12 @@ fn parse(mounts: &str, own: &str, base: Option<&str>, unified: impl Fn(&Path) ->
         } else if *kind == "cgroup2" && v2.is_none() {
             let controllers: Vec<String> = unified(point).split_ascii_whitespace().map(ToOwned::to_owned).collect();
             let path = own_path(own, str::is_empty);
-            v2 = Some(Hierarchy { version: Version::V2, base: at(point, root, base.unwrap_or(path)), controllers, lazy: false });
+            v2 = Some(Hierarchy {
+                version: Version::V2,
+                base: at(point, root, base.unwrap_or(path)),
+                controllers,
+                lazy: false,
+            });
         }
     }
     let main = |h: &Hierarchy| h.controllers.iter().any(|c| c == "memory" || c == "cpu");
@@ -148,13 +155,19 @@ mod tests {
     #[test]
     fn a_hybrid_boot_is_version_1_with_memory_first_and_cpuset_on_demand() {
         let got = parse(V1, OWN, None, |_| String::new());
-        let want = [("/sys/fs/cgroup/memory/me", false), ("/sys/fs/cgroup/cpu,cpuacct/c", false), ("/sys/fs/cgroup/cpuset", true)];
+        let want = [
+            ("/sys/fs/cgroup/memory/me", false),
+            ("/sys/fs/cgroup/cpu,cpuacct/c", false),
+            ("/sys/fs/cgroup/cpuset", true),
+        ];
         assert_eq!(bases(&got), want.map(|(p, l)| (p.to_owned(), l)));
     }
 
     #[test]
     fn a_unified_boot_is_version_2_below_the_given_base() {
-        let got = parse("41 31 0:38 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n", "0::/u\n", Some("/x/y"), |_| "cpu memory pids".into());
+        let got = parse("41 31 0:38 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n", "0::/u\n", Some("/x/y"), |_| {
+            "cpu memory pids".into()
+        });
         assert_eq!((got[0].version, bases(&got)), (Version::V2, vec![("/sys/fs/cgroup/x/y".to_owned(), false)]));
     }
 

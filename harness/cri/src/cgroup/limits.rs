@@ -1,10 +1,6 @@
 //! What a group may use, and how that is written in both versions.
 
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    path::Path,
-};
+use std::{collections::BTreeMap, fs, io, path::Path};
 
 use super::{Group, Version};
 
@@ -36,7 +32,12 @@ pub struct Limits {
 }
 
 /// The weight that runtimes give for shares: 1024 shares are weight 100. Source: opencontainers/cgroups utils.go.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "the result lies in 1…10000")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "the result lies in 1…10000"
+)]
 pub fn weight_of_shares(shares: u64) -> u64 {
     match shares {
         0 => 0,
@@ -119,7 +120,10 @@ impl Group {
         put(&dir, "cpuset.mems", l.cpuset_mems.as_ref())?;
         for (file, value) in &l.unified {
             if file.contains('/') {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("unified resource {file:?} is not a file name")));
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    format!("unified resource {file:?} is not a file name"),
+                ));
             }
             put(&dir, file, Some(value))?;
         }

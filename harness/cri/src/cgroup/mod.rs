@@ -191,8 +191,11 @@ fn hand_down(dir: &Path) -> io::Result<()> {
     let available = fs::read_to_string(dir.join("cgroup.controllers"))?;
     // A group that has processes of its own cannot hand anything down; groups below it then have no limits, which
     // `apply` passes over.
-    let wanted: Vec<String> =
-        available.split_ascii_whitespace().filter(|c| ["cpu", "cpuset", "memory", "pids", "io", "hugetlb"].contains(c)).map(|c| format!("+{c}")).collect();
+    let wanted: Vec<String> = available
+        .split_ascii_whitespace()
+        .filter(|c| ["cpu", "cpuset", "memory", "pids", "io", "hugetlb"].contains(c))
+        .map(|c| format!("+{c}"))
+        .collect();
     match fs::write(dir.join("cgroup.subtree_control"), wanted.join(" ")) {
         Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
             tracing::warn!(dir = %dir.display(), "cgroup holds processes, so groups below it go without limits");

@@ -69,7 +69,8 @@ impl Group {
         }
         if let Some(dir) = self.dir("cpu") {
             let t = table(&dir, "cpu.stat");
-            s.throttling = t("nr_periods").map(|p| (p, t("nr_throttled").unwrap_or(0), t("throttled_time").unwrap_or(0)));
+            s.throttling =
+                t("nr_periods").map(|p| (p, t("nr_throttled").unwrap_or(0), t("throttled_time").unwrap_or(0)));
         }
         if let Some(dir) = self.dir("memory") {
             let t = table(&dir, "memory.stat");
@@ -103,7 +104,8 @@ impl Group {
             cpu_ns: us("usage_usec"),
             cpu_user_ns: us("user_usec"),
             cpu_system_ns: us("system_usec"),
-            throttling: cpu("nr_periods").map(|p| (p, cpu("nr_throttled").unwrap_or(0), us("throttled_usec").unwrap_or(0))),
+            throttling: cpu("nr_periods")
+                .map(|p| (p, cpu("nr_throttled").unwrap_or(0), us("throttled_usec").unwrap_or(0))),
             memory_usage: usage,
             working_set: usage.map(|u| u.saturating_sub(memory("inactive_file").unwrap_or(0))),
             rss: memory("anon"),

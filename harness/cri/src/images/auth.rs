@@ -102,7 +102,10 @@ mod tests {
         };
         for (header, want) in [
             (r#"Basic realm="x""#, Some(Challenge::Basic)),
-            (r#"Bearer realm="https://a/token",service="a, b",scope="repository:x:pull,push""#, bearer("https://a/token", "a, b", "repository:x:pull,push")),
+            (
+                r#"Bearer realm="https://a/token",service="a, b",scope="repository:x:pull,push""#,
+                bearer("https://a/token", "a, b", "repository:x:pull,push"),
+            ),
             ("bearer realm=http://a/t, service=s", bearer("http://a/t", "s", "")),
             ("Bearer", None),
             ("Negotiate abc", None),

@@ -46,9 +46,14 @@ impl Http {
 
     /// `http` or `https`, by the host.
     pub fn scheme(&self, host: &str) -> &'static str {
-        let bare = host.rsplit_once(':').map_or(host, |(h, p)| if p.bytes().all(|b| b.is_ascii_digit()) { h } else { host });
+        let bare =
+            host.rsplit_once(':').map_or(host, |(h, p)| if p.bytes().all(|b| b.is_ascii_digit()) { h } else { host });
         let loopback = bare == "localhost" || bare == "::1" || bare.starts_with("127.");
-        if loopback || self.config.plain_http.contains(host) || self.config.plain_http.contains(bare) { "http" } else { "https" }
+        if loopback || self.config.plain_http.contains(host) || self.config.plain_http.contains(bare) {
+            "http"
+        } else {
+            "https"
+        }
     }
 
     /// GET with redirects. `authorization` goes to the first host only.
@@ -65,7 +70,8 @@ impl Http {
             }
             let to = reply.response.headers().get(header::LOCATION).and_then(|l| l.to_str().ok()).unwrap_or_default();
             url = if to.starts_with('/') {
-                format!("{}://{}{to}", url.scheme_str().unwrap_or("http"), url.authority().map_or("", |a| a.as_str())).parse()
+                format!("{}://{}{to}", url.scheme_str().unwrap_or("http"), url.authority().map_or("", |a| a.as_str()))
+                    .parse()
             } else {
                 to.parse()
             }
@@ -76,17 +82,36 @@ impl Http {
 
     /// POST of a form, without redirects.
     pub async fn post_form(&self, url: &str, form: String) -> Result<Reply, ImageError> {
-        let uri: Uri = url.parse().map_err(|_| ImageError::Request { method: "Post", url: url.to_owned(), reason: "invalid URL".into() })?;
+        let uri: Uri = url.parse().map_err(|_| ImageError::Request {
+            method: "Post",
+            url: url.to_owned(),
+            reason: "invalid URL".into(),
+        })?;
         self.once(&uri, &shown(&uri), "application/json", None, Some(form)).await
     }
 
-    async fn once(&self, url: &Uri, shown: &str, accept: &str, authorization: Option<&str>, form: Option<String>) -> Result<Reply, ImageError> {
+    async fn once(
+        &self,
+        url: &Uri,
+        shown: &str,
+        accept: &str,
+        authorization: Option<&str>,
+        form: Option<String>,
+    ) -> Result<Reply, ImageError> {
         let method = if form.is_some() { "Post" } else { "Get" };
         let fail = |reason: String| ImageError::Request { method, url: shown.to_owned(), reason };
-        let stream = self.clock.timeout(CONNECT, self.connect(url)).await.unwrap_or_else(|| Err("i/o timeout".into())).map_err(fail)?;
+        let stream = self
+            .clock
+            .timeout(CONNECT, self.connect(url))
+            .await
+            .unwrap_or_else(|| Err("i/o timeout".into()))
+            .map_err(fail)?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| fail(e.to_string()))?;
-        #[expect(clippy::disallowed_methods, reason = "hyper needs its connection driven; the handle aborts it on drop")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "hyper needs its connection driven; the handle aborts it on drop"
+        )]
         let connection = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move {
             // Its errors surface in the request and in the body.
             let _ = connection.await;
@@ -100,13 +125,16 @@ impl Http {
             .body(Full::<Bytes>::from(form.clone().unwrap_or_default()))
             .map_err(|e| fail(e.to_string()))?;
         if form.is_some() {
-            request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
+            request
+                .headers_mut()
+                .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
         }
         if let Some(value) = authorization.and_then(|a| HeaderValue::from_str(a).ok()) {
             request.headers_mut().insert(header::AUTHORIZATION, value);
         }
         let answer = self.clock.timeout(ANSWER, sender.send_request(request)).await;
-        let response = answer.ok_or_else(|| fail("timeout awaiting response headers".into()))?.map_err(|e| fail(e.to_string()))?;
+        let response =
+            answer.ok_or_else(|| fail("timeout awaiting response headers".into()))?.map_err(|e| fail(e.to_string()))?;
         Ok(Reply { response, url: shown.to_owned(), _connection: connection })
     }
 
@@ -126,7 +154,8 @@ impl Http {
         }
         let config = self.tls.clone().ok_or("no trusted certificates are installed")?;
         let name = rustls_pki_types::ServerName::try_from(host.to_owned()).map_err(|e| e.to_string())?;
-        let stream = tokio_rustls::TlsConnector::from(config).connect(name, stream).await.map_err(|e| format!("tls: {e}"))?;
+        let stream =
+            tokio_rustls::TlsConnector::from(config).connect(name, stream).await.map_err(|e| format!("tls: {e}"))?;
         Ok(Box::new(stream))
     }
 }
@@ -147,7 +176,11 @@ impl Reply {
     pub async fn bytes(self, limit: usize) -> Result<Bytes, ImageError> {
         let url = self.url;
         let body = Limited::new(self.response.into_body(), limit).collect().await;
-        body.map(http_body_util::Collected::to_bytes).map_err(|e| ImageError::Request { method: "Get", url, reason: e.to_string() })
+        body.map(http_body_util::Collected::to_bytes).map_err(|e| ImageError::Request {
+            method: "Get",
+            url,
+            reason: e.to_string(),
+        })
     }
 }
 

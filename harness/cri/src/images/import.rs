@@ -86,7 +86,8 @@ impl Store {
         for saved in list {
             let config = archive.json(&saved.config)?;
             let id = digest_of(&config);
-            let tags: Vec<Reference> = saved.repo_tags.unwrap_or_default().iter().map(|t| Reference::parse(t)).collect::<Result<_, _>>()?;
+            let tags: Vec<Reference> =
+                saved.repo_tags.unwrap_or_default().iter().map(|t| Reference::parse(t)).collect::<Result<_, _>>()?;
             let layers: Vec<(String, Option<String>)> = saved.layers.into_iter().map(|l| (l, None)).collect();
             let digest = manifests.get(&id).cloned();
             names.extend(self.import_image(archive, &config, &layers, &tags, digest.as_deref())?);
@@ -107,7 +108,8 @@ impl Store {
                 .map(|n| Reference::parse(n))
                 .collect::<Result<_, _>>()?;
             let json = archive.blob(&config)?;
-            let layers: Vec<(String, Option<String>)> = layers.into_iter().map(|l| (blob_path(&l.digest), Some(l.digest))).collect();
+            let layers: Vec<(String, Option<String>)> =
+                layers.into_iter().map(|l| (blob_path(&l.digest), Some(l.digest))).collect();
             names.extend(self.import_image(archive, &json, &layers, &tags, Some(&digest))?);
         }
         Ok(names)
@@ -144,10 +146,19 @@ impl Store {
             }
             self.commit_layer(&scratch, &chain[at])?;
         }
-        let tagged: BTreeSet<String> = tags.iter().map(|r| format!("{}:{}", r.name(), r.tag.as_deref().unwrap_or("latest"))).collect();
+        let tagged: BTreeSet<String> =
+            tags.iter().map(|r| format!("{}:{}", r.name(), r.tag.as_deref().unwrap_or("latest"))).collect();
         let digests = digest.map(|d| tags.iter().map(|r| format!("{}@{d}", r.name())).collect()).unwrap_or_default();
         let names = tagged.iter().cloned().collect();
-        self.put(ImageRecord { id: digest_of(config), tags: tagged, digests, size, layers: chain, config: file.config, pinned: false })?;
+        self.put(ImageRecord {
+            id: digest_of(config),
+            tags: tagged,
+            digests,
+            size,
+            layers: chain,
+            config: file.config,
+            pinned: false,
+        })?;
         Ok(names)
     }
 }

@@ -42,7 +42,8 @@ const MAX_LAYERS: usize = 128;
 
 impl Manifest {
     pub fn parse(json: &[u8]) -> Result<Self, ImageError> {
-        let m: Self = serde_json::from_slice(json).map_err(|e| ImageError::Malformed(format!("unreadable manifest: {e}")))?;
+        let m: Self =
+            serde_json::from_slice(json).map_err(|e| ImageError::Malformed(format!("unreadable manifest: {e}")))?;
         let all = m.config.iter().chain(m.layers.iter().flatten()).chain(m.manifests.iter().flatten());
         if let Some(bad) = all.into_iter().find(|d| !is_digest(&d.digest)) {
             return Err(ImageError::Malformed(format!("unsupported digest {:?} in manifest", bad.digest)));
@@ -112,7 +113,8 @@ pub struct RootFs {
 
 impl ConfigFile {
     pub fn parse(json: &[u8]) -> Result<Self, ImageError> {
-        let c: Self = serde_json::from_slice(json).map_err(|e| ImageError::Malformed(format!("unreadable image config: {e}")))?;
+        let c: Self =
+            serde_json::from_slice(json).map_err(|e| ImageError::Malformed(format!("unreadable image config: {e}")))?;
         if let Some(bad) = c.rootfs.diff_ids.iter().find(|d| !is_digest(d)) {
             return Err(ImageError::Malformed(format!("unsupported diff id {bad:?}")));
         }

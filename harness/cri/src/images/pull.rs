@@ -57,10 +57,15 @@ impl Puller {
         self.pull_inner(reference, credentials).await.map_err(|e| ImageError::Pull { image, source: Box::new(e) })
     }
 
-    async fn pull_inner(&self, reference: &Reference, credentials: Credentials) -> Result<Arc<ImageRecord>, ImageError> {
+    async fn pull_inner(
+        &self,
+        reference: &Reference,
+        credentials: Credentials,
+    ) -> Result<Arc<ImageRecord>, ImageError> {
         let host = if reference.domain == "docker.io" { "registry-1.docker.io" } else { &reference.domain };
         let base = format!("{}://{host}/v2/{}", self.http.scheme(host), reference.path);
-        let authorization = (!credentials.registry_token.is_empty()).then(|| format!("Bearer {}", credentials.registry_token));
+        let authorization =
+            (!credentials.registry_token.is_empty()).then(|| format!("Bearer {}", credentials.registry_token));
         let session = Session { puller: self, base, credentials, authorization: authorization.into() };
 
         let resolve = |e| ImageError::Resolve { image: reference.to_string(), source: Box::new(e) };
@@ -81,11 +86,22 @@ impl Puller {
             session.layer(layer, &file.rootfs.diff_ids[at], &chain[..=at]).await?;
         }
         let size = config.size + layers.iter().map(|l| l.size).sum::<u64>();
-        let record = ImageRecord { id: config.digest.clone(), size, layers: chain, config: file.config, ..ImageRecord::default() };
+        let record = ImageRecord {
+            id: config.digest.clone(),
+            size,
+            layers: chain,
+            config: file.config,
+            ..ImageRecord::default()
+        };
         self.record(record, reference, &digest)
     }
 
-    fn record(&self, mut record: ImageRecord, reference: &Reference, digest: &str) -> Result<Arc<ImageRecord>, ImageError> {
+    fn record(
+        &self,
+        mut record: ImageRecord,
+        reference: &Reference,
+        digest: &str,
+    ) -> Result<Arc<ImageRecord>, ImageError> {
         if reference.digest.is_none()
             && let Some(tag) = &reference.tag
         {
@@ -156,7 +172,11 @@ impl Session<'_> {
         }
         let parents = below.iter().rev().map(|c| store.layer_dir(c)).collect();
         let scratch = store.scratch()?;
-        let check = LayerCheck { digest: Some(what.digest.clone()), diff_id: diff_id.to_owned(), size: Some(what.size).filter(|s| *s > 0) };
+        let check = LayerCheck {
+            digest: Some(what.digest.clone()),
+            diff_id: diff_id.to_owned(),
+            size: Some(what.size).filter(|s| *s > 0),
+        };
         let result = self.stream(reply, &scratch, parents, check).await;
         if result.is_err() {
             let _ = std::fs::remove_dir_all(&scratch);
@@ -166,10 +186,17 @@ impl Session<'_> {
     }
 
     /// Feeds a body to the unpacker, which runs where blocking is fine.
-    async fn stream(&self, reply: Reply, scratch: &Path, parents: Vec<std::path::PathBuf>, check: LayerCheck) -> Result<(), ImageError> {
+    async fn stream(
+        &self,
+        reply: Reply,
+        scratch: &Path,
+        parents: Vec<std::path::PathBuf>,
+        check: LayerCheck,
+    ) -> Result<(), ImageError> {
         let (tx, rx) = mpsc::channel(16);
         let target = scratch.join("fs");
-        let unpack = tokio::task::spawn_blocking(move || unpack_layer(ChannelReader::new(rx), &target, &parents, &check));
+        let unpack =
+            tokio::task::spawn_blocking(move || unpack_layer(ChannelReader::new(rx), &target, &parents, &check));
         let url = reply.url.clone();
         let mut reply = reply;
         let fail = |reason: String| ImageError::Request { method: "Get", url: url.clone(), reason };
@@ -224,7 +251,9 @@ impl Session<'_> {
     async fn answer(&self, challenges: &[Challenge]) -> Result<String, ImageError> {
         for challenge in challenges {
             match challenge {
-                Challenge::Bearer { realm, service, scope } => return self.token(realm, service, scope).await.map(|t| format!("Bearer {t}")),
+                Challenge::Bearer { realm, service, scope } => {
+                    return self.token(realm, service, scope).await.map(|t| format!("Bearer {t}"));
+                }
                 Challenge::Basic => {
                     if let Some(basic) = self.credentials.basic() {
                         return Ok(basic);
@@ -237,22 +266,34 @@ impl Session<'_> {
 
     async fn token(&self, realm: &str, service: &str, scope: &str) -> Result<String, ImageError> {
         let reply = if self.credentials.identity_token.is_empty() {
-            let url = format!("{realm}{}service={}&scope={}", if realm.contains('?') { '&' } else { '?' }, escape(service), escape(scope));
+            let url = format!(
+                "{realm}{}service={}&scope={}",
+                if realm.contains('?') { '&' } else { '?' },
+                escape(service),
+                escape(scope)
+            );
             self.puller.http.get(&url, "application/json", self.credentials.basic().as_deref()).await?
         } else {
             let token = escape(&self.credentials.identity_token);
-            let form = format!("grant_type=refresh_token&client_id=podlab&service={}&scope={}&refresh_token={token}", escape(service), escape(scope));
+            let form = format!(
+                "grant_type=refresh_token&client_id=podlab&service={}&scope={}&refresh_token={token}",
+                escape(service),
+                escape(scope)
+            );
             self.puller.http.post_form(realm, form).await?
         };
         match reply.status() {
             StatusCode::OK => {}
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                return Err(ImageError::Denied(format!("authorization failed: failed to fetch oauth token: {}", reply.unexpected())));
+                return Err(ImageError::Denied(format!(
+                    "authorization failed: failed to fetch oauth token: {}",
+                    reply.unexpected()
+                )));
             }
             _ => return Err(reply.unexpected()),
         }
-        let json: serde_json::Value =
-            serde_json::from_slice(&reply.bytes(MAX_TOKEN).await?).map_err(|e| ImageError::Malformed(format!("unreadable token: {e}")))?;
+        let json: serde_json::Value = serde_json::from_slice(&reply.bytes(MAX_TOKEN).await?)
+            .map_err(|e| ImageError::Malformed(format!("unreadable token: {e}")))?;
         let token = json.get("token").or_else(|| json.get("access_token")).and_then(serde_json::Value::as_str);
         token.map(ToOwned::to_owned).ok_or_else(|| ImageError::Malformed("the token endpoint gave no token".into()))
     }
@@ -264,7 +305,11 @@ fn check(want: &str, got: &str) -> Result<(), ImageError> {
 
 fn escape(s: &str) -> String {
     s.bytes().fold(String::new(), |mut out, b| {
-        if b.is_ascii_alphanumeric() || b"-._~/:,".contains(&b) { out.push(char::from(b)) } else { out.push_str(&format!("%{b:02X}")) }
+        if b.is_ascii_alphanumeric() || b"-._~/:,".contains(&b) {
+            out.push(char::from(b))
+        } else {
+            out.push_str(&format!("%{b:02X}"))
+        }
         out
     })
 }

@@ -45,7 +45,11 @@ impl Reference {
             return Err(fail("invalid repository name, cannot specify 64-byte hexadecimal strings"));
         }
         let (domain, path) = match name.split_once('/') {
-            Some((first, rest)) if first.contains(['.', ':']) || first == "localhost" || first.chars().any(|c| c.is_ascii_uppercase()) => {
+            Some((first, rest))
+                if first.contains(['.', ':'])
+                    || first == "localhost"
+                    || first.chars().any(|c| c.is_ascii_uppercase()) =>
+            {
                 (if first == "index.docker.io" { "docker.io" } else { first }, rest.to_owned())
             }
             _ => ("docker.io", name.to_owned()),
@@ -101,7 +105,12 @@ fn is_tag(s: &str) -> bool {
 
 fn is_domain(s: &str) -> bool {
     let (host, port) = s.rsplit_once(':').map_or((s, None), |(h, p)| (h, Some(p)));
-    let label = |l: &str| !l.is_empty() && !l.starts_with('-') && !l.ends_with('-') && l.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    let label = |l: &str| {
+        !l.is_empty()
+            && !l.starts_with('-')
+            && !l.ends_with('-')
+            && l.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+    };
     host.split('.').all(label) && port.is_none_or(|p| p.parse::<u16>().is_ok())
 }
 
@@ -137,7 +146,21 @@ mod tests {
 
     #[test]
     fn what_is_no_reference_is_refused() {
-        for bad in ["", "UPPER", "a..b", "a:", "a:b:c d", "a@sha256:1", "-a", "a_", "a/b//c", "x.io:99999/a", &"a".repeat(64), "a___b", "../x"] {
+        for bad in [
+            "",
+            "UPPER",
+            "a..b",
+            "a:",
+            "a:b:c d",
+            "a@sha256:1",
+            "-a",
+            "a_",
+            "a/b//c",
+            "x.io:99999/a",
+            &"a".repeat(64),
+            "a___b",
+            "../x",
+        ] {
             assert!(Reference::parse(bad).is_err(), "{bad}");
         }
     }

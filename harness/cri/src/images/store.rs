@@ -238,7 +238,9 @@ impl Store {
 
     fn with<T>(&self, f: impl FnOnce(&BTreeMap<String, Arc<ImageRecord>>) -> T) -> T {
         let mut cache = self.cache.lock();
-        let changed = fs::metadata(&self.records).map(|m| i128::from(m.mtime()) * 1_000_000_000 + i128::from(m.mtime_nsec())).ok();
+        let changed = fs::metadata(&self.records)
+            .map(|m| i128::from(m.mtime()) * 1_000_000_000 + i128::from(m.mtime_nsec()))
+            .ok();
         if changed.is_none() || cache.seen != changed {
             cache.images = self.read_records();
             let settled = changed.filter(|c| self.clock.wall().as_nanosecond() - c > RACY_NS);
@@ -314,7 +316,12 @@ mod tests {
 
     fn image(n: u8, tag: &str) -> ImageRecord {
         let id = digest_of(&[n]);
-        ImageRecord { digests: [format!("r.test/a@{id}")].into(), id, tags: [tag.to_owned()].into(), ..ImageRecord::default() }
+        ImageRecord {
+            digests: [format!("r.test/a@{id}")].into(),
+            id,
+            tags: [tag.to_owned()].into(),
+            ..ImageRecord::default()
+        }
     }
 
     #[test]

@@ -98,7 +98,12 @@ impl<R: Read> Read for Hashing<R> {
 
 /// Unpacks one layer into `target` and checks it. `parents` are the layers below, topmost first: directories that the
 /// archive does not mention get the mode and owner they have there.
-pub(crate) fn unpack_layer(source: impl Read, target: &Path, parents: &[PathBuf], check: &LayerCheck) -> Result<(), ImageError> {
+pub(crate) fn unpack_layer(
+    source: impl Read,
+    target: &Path,
+    parents: &[PathBuf],
+    check: &LayerCheck,
+) -> Result<(), ImageError> {
     let limit = check.size.unwrap_or(MAX_BYTES).min(MAX_BYTES);
     let mut packed = Hashing::new(source, limit);
     let mut magic = [0; 4];
@@ -226,14 +231,17 @@ impl Unpacker {
                 let rdev = libc::makedev(header.device_major()?.unwrap_or(0), header.device_minor()?.unwrap_or(0));
                 remove(&dir, &c_name)?;
                 // SAFETY: a descriptor we own and a C string.
-                nix::errno::Errno::result(unsafe { libc::mknodat(dir.as_raw_fd(), c_name.as_ptr(), kind | 0o600, rdev) })?;
+                nix::errno::Errno::result(unsafe {
+                    libc::mknodat(dir.as_raw_fd(), c_name.as_ptr(), kind | 0o600, rdev)
+                })?;
                 own(&dir, &c_name, uid, gid)?;
                 chmod(&dir, &c_name, mode)?;
             }
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
                 remove(&dir, &c_name)?;
                 let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-                let mut file: fs::File = openat(&dir, c_name.as_c_str(), flags, Mode::from_bits_truncate(0o600))?.into();
+                let mut file: fs::File =
+                    openat(&dir, c_name.as_c_str(), flags, Mode::from_bits_truncate(0o600))?.into();
                 io::copy(entry, &mut file)?;
                 fchown(&file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
                 nix::sys::stat::fchmod(&file, Mode::from_bits_truncate(mode))?;
@@ -320,12 +328,15 @@ fn id(n: u64) -> io::Result<u32> {
 
 fn open_dir(at: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    let how = OpenHow::new().flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC).resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    let how = OpenHow::new()
+        .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
     openat2(at, path, how).map_err(io::Error::from)
 }
 
 fn is_symlink(dir: &OwnedFd, name: &CString) -> bool {
-    nix::sys::stat::fstatat(dir, name.as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW).is_ok_and(|s| s.st_mode & libc::S_IFMT == libc::S_IFLNK)
+    nix::sys::stat::fstatat(dir, name.as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW)
+        .is_ok_and(|s| s.st_mode & libc::S_IFMT == libc::S_IFLNK)
 }
 
 /// Makes room for an entry; a directory in its way goes with all it holds.
@@ -333,7 +344,8 @@ fn remove(dir: &OwnedFd, name: &CString) -> io::Result<()> {
     match unlinkat(dir, name.as_c_str(), UnlinkatFlags::NoRemoveDir) {
         Ok(()) | Err(nix::errno::Errno::ENOENT) => Ok(()),
         Err(nix::errno::Errno::EISDIR) => {
-            let path = fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd()))?.join(std::ffi::OsStr::from_bytes(name.as_bytes()));
+            let path = fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd()))?
+                .join(std::ffi::OsStr::from_bytes(name.as_bytes()));
             fs::remove_dir_all(path)
         }
         Err(e) => Err(e.into()),
@@ -341,11 +353,18 @@ fn remove(dir: &OwnedFd, name: &CString) -> io::Result<()> {
 }
 
 fn own(dir: &OwnedFd, name: &CString, uid: u32, gid: u32) -> io::Result<()> {
-    fchownat(dir, name.as_c_str(), Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)), AtFlags::AT_SYMLINK_NOFOLLOW).map_err(io::Error::from)
+    fchownat(dir, name.as_c_str(), Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)), AtFlags::AT_SYMLINK_NOFOLLOW)
+        .map_err(io::Error::from)
 }
 
 fn chmod(dir: &OwnedFd, name: &CString, mode: u32) -> io::Result<()> {
-    nix::sys::stat::fchmodat(dir, name.as_c_str(), Mode::from_bits_truncate(mode), nix::sys::stat::FchmodatFlags::FollowSymlink).map_err(io::Error::from)
+    nix::sys::stat::fchmodat(
+        dir,
+        name.as_c_str(),
+        Mode::from_bits_truncate(mode),
+        nix::sys::stat::FchmodatFlags::FollowSymlink,
+    )
+    .map_err(io::Error::from)
 }
 
 fn set_time(dir: &OwnedFd, name: &CString, mtime: i64) {
@@ -373,7 +392,9 @@ fn whiteout(dir: &OwnedFd, hidden: &[u8]) -> io::Result<()> {
     let name = CString::new(hidden)?;
     remove(dir, &name)?;
     // SAFETY: a descriptor we own and a C string.
-    nix::errno::Errno::result(unsafe { libc::mknodat(dir.as_raw_fd(), name.as_ptr(), libc::S_IFCHR, 0) }).map(drop).map_err(io::Error::from)
+    nix::errno::Errno::result(unsafe { libc::mknodat(dir.as_raw_fd(), name.as_ptr(), libc::S_IFCHR, 0) })
+        .map(drop)
+        .map_err(io::Error::from)
 }
 
 /// Gives `to` the mode and owner that `path` has in the nearest layer below.
@@ -470,7 +491,12 @@ mod tests {
     #[test]
     fn a_later_entry_replaces_an_earlier_one_and_hard_links_share() {
         let dir = tempfile::tempdir().unwrap();
-        let l = Layer::new().file("a/f", "old").add(EntryType::Link, "h", "a/f", 0o644, b"").file("a/f", "new").file("h2/x", "1").file("h2", "2");
+        let l = Layer::new()
+            .file("a/f", "old")
+            .add(EntryType::Link, "h", "a/f", 0o644, b"")
+            .file("a/f", "new")
+            .file("h2/x", "1")
+            .file("h2", "2");
         unpack(&l.bytes(), dir.path(), &[]).unwrap();
         assert_eq!(fs::read(dir.path().join("h")).unwrap(), b"old");
         assert_eq!(fs::read(dir.path().join("a/f")).unwrap(), b"new");
@@ -484,8 +510,13 @@ mod tests {
         let check = |digest: Option<String>, diff_id: String, size| LayerCheck { digest, diff_id, size };
         let go = |c| unpack_layer(bytes.as_slice(), dir.path(), &[], &c);
         assert!(matches!(go(check(None, digest_of(b"other"), None)), Err(ImageError::Digest { .. })));
-        assert!(matches!(go(check(Some(digest_of(b"other")), digest_of(&bytes), None)), Err(ImageError::Digest { .. })));
+        assert!(matches!(
+            go(check(Some(digest_of(b"other")), digest_of(&bytes), None)),
+            Err(ImageError::Digest { .. })
+        ));
         assert!(go(check(None, digest_of(&bytes), Some(100))).is_err(), "longer than promised");
-        assert!(unpack_layer(&b"\x28\xb5\x2f\xfd...."[..], dir.path(), &[], &check(None, String::new(), None)).is_err());
+        assert!(
+            unpack_layer(&b"\x28\xb5\x2f\xfd...."[..], dir.path(), &[], &check(None, String::new(), None)).is_err()
+        );
     }
 }

@@ -186,7 +186,9 @@ impl InitClient {
     /// [`InitError`].
     pub fn status(&self) -> Result<Status, InitError> {
         let text = self.ask("status", &[])?.0;
-        let field = |name: &str| text.split(' ').find_map(|w| w.strip_prefix(name)).and_then(|v| v.parse::<usize>().ok()).unwrap_or(0);
+        let field = |name: &str| {
+            text.split(' ').find_map(|w| w.strip_prefix(name)).and_then(|v| v.parse::<usize>().ok()).unwrap_or(0)
+        };
         let agent = i32::try_from(field("agent=")).ok().filter(|p| *p > 0);
         Ok(Status { agent, held: field("held="), exits: field("exits=") })
     }
@@ -197,7 +199,11 @@ impl InitClient {
     /// [`InitError::Socket`] when the request could not be sent.
     pub fn shutdown(&self) -> Result<(), InitError> {
         match self.ask("shutdown", &[]) {
-            Err(InitError::Socket { source, .. }) if matches!(source.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => Ok(()),
+            Err(InitError::Socket { source, .. })
+                if matches!(source.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) =>
+            {
+                Ok(())
+            }
             other => other.map(drop),
         }
     }

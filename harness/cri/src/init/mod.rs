@@ -12,8 +12,8 @@ mod exits;
 mod server;
 mod wire;
 
-pub(crate) use client::{dup_high, pipe};
 pub use client::{AgentCommand, ExitStream, InitClient, InitError, Status};
+pub(crate) use client::{dup_high, pipe};
 pub use exits::Exit;
 pub use server::{Init, InitConfig};
 pub use wire::{recv_packet, send_packet};

@@ -169,7 +169,10 @@ impl Init {
 
     /// Blocks until something happens; says which clients have sent something and whether the lifeline has ended.
     fn wait(&self) -> (Vec<usize>, bool) {
-        let mut fds = vec![PollFd::new(self.listener.as_fd(), PollFlags::POLLIN), PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
+        let mut fds = vec![
+            PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
+        ];
         if let Some(line) = &self.lifeline {
             fds.push(PollFd::new(line.as_fd(), PollFlags::POLLIN));
         }
@@ -180,14 +183,18 @@ impl Init {
             fds.push(PollFd::new(client.socket.as_fd(), PollFlags::POLLIN | out));
         }
         let _ = poll(&mut fds, PollTimeout::NONE);
-        let any = |fd: &PollFd<'_>| fd.revents().is_some_and(|r| r.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR));
+        let any = |fd: &PollFd<'_>| {
+            fd.revents().is_some_and(|r| r.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR))
+        };
         let lifeline_gone = first_client == 3 && any(&fds[2]);
         (fds[first_client..].iter().enumerate().filter(|(_, fd)| any(fd)).map(|(i, _)| i).collect(), lifeline_gone)
     }
 
     fn accept(&mut self) {
         while self.clients.len() < MAX_CLIENTS {
-            let Ok(fd) = accept4(self.listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK) else { return };
+            let Ok(fd) = accept4(self.listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK) else {
+                return;
+            };
             // SAFETY: the kernel has just made this descriptor for us.
             let socket = unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd) };
             self.clients.push(Client { socket, events: None, awaits_agent: false });
@@ -268,7 +275,11 @@ impl Init {
                 Answer::Later
             }
             ("agent", ["start"]) => {
-                if self.agent.is_some() || self.fork_agent(agent) { ok() } else { Answer::error("cannot fork") }
+                if self.agent.is_some() || self.fork_agent(agent) {
+                    ok()
+                } else {
+                    Answer::error("cannot fork")
+                }
             }
             ("agent", [how @ ("stop" | "kill")]) => {
                 let Some(pid) = self.agent else { return ok() };
@@ -338,7 +349,10 @@ impl Init {
             Ok(ForkResult::Child) => {
                 self.clients.clear();
                 self.held.clear();
-                for fd in [self.listener.as_raw_fd(), self.signals.as_raw_fd()].into_iter().chain(self.lifeline.as_ref().map(AsRawFd::as_raw_fd)) {
+                for fd in [self.listener.as_raw_fd(), self.signals.as_raw_fd()]
+                    .into_iter()
+                    .chain(self.lifeline.as_ref().map(AsRawFd::as_raw_fd))
+                {
                     // SAFETY: the child never uses these again: it leaves by _exit below without dropping `self`.
                     unsafe { libc::close(fd) };
                 }

@@ -247,7 +247,8 @@ unsafe fn run(plan: &Plan, ctl: &mut RawFd) -> (Step, i32) {
         default_signals(plan.default_signals, plan.ignore_children);
         let mut errno = libc::ENOENT;
         for program in &plan.programs {
-            let r = sys(libc::SYS_execve, &[addr(program.as_ptr()), addr(plan.argv.as_ptr()), addr(plan.envp.as_ptr())]);
+            let r =
+                sys(libc::SYS_execve, &[addr(program.as_ptr()), addr(plan.argv.as_ptr()), addr(plan.envp.as_ptr())]);
             let failed = i32::try_from(-r).unwrap_or(libc::EIO);
             // A candidate that is not there gives way to the next; one that is there but cannot run is the answer.
             if failed != libc::ENOENT && failed != libc::ENOTDIR && errno != libc::EACCES {
@@ -265,7 +266,10 @@ unsafe fn mount(source: &CStr, target: &CStr, kind: Option<&CStr>, flags: u64, d
     let or_null = |s: Option<&CStr>| s.map_or(ptr::null(), CStr::as_ptr);
     // SAFETY: C strings of the plan.
     unsafe {
-        sys(libc::SYS_mount, &[addr(source.as_ptr()), addr(target.as_ptr()), addr(or_null(kind)), flags as usize, addr(or_null(data))])
+        sys(
+            libc::SYS_mount,
+            &[addr(source.as_ptr()), addr(target.as_ptr()), addr(or_null(kind)), flags as usize, addr(or_null(data))],
+        )
     }
 }
 

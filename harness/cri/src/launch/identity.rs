@@ -3,7 +3,11 @@
 use std::path::Path;
 
 use super::{LaunchError, child::Rlimit};
-use crate::sys::{caps::Caps, seccomp::Filter, userdb::{Identity, UserDb}};
+use crate::sys::{
+    caps::Caps,
+    seccomp::Filter,
+    userdb::{Identity, UserDb},
+};
 
 const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -115,7 +119,11 @@ mod tests {
     fn root() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("etc")).unwrap();
-        std::fs::write(dir.path().join("etc/passwd"), "root:x:0:0::/root:/bin/sh\nweb:x:1000:1001::/home/web:/bin/sh\n").unwrap();
+        std::fs::write(
+            dir.path().join("etc/passwd"),
+            "root:x:0:0::/root:/bin/sh\nweb:x:1000:1001::/home/web:/bin/sh\n",
+        )
+        .unwrap();
         std::fs::write(dir.path().join("etc/group"), "extra:x:50000:web\n").unwrap();
         dir
     }
@@ -136,7 +144,11 @@ mod tests {
     #[test]
     fn the_environment_has_defaults_and_the_last_value_wins() {
         let dir = root();
-        let s = ProcessSpec { env: vec!["A=1".into(), "PATH=/x:/y".into(), "A=2".into()], hostname: "h".into(), ..spec("web") };
+        let s = ProcessSpec {
+            env: vec!["A=1".into(), "PATH=/x:/y".into(), "A=2".into()],
+            hostname: "h".into(),
+            ..spec("web")
+        };
         let r = s.resolve(dir.path()).unwrap();
         assert_eq!(r.env, ["HOSTNAME=h", "A=2", "PATH=/x:/y", "HOME=/home/web"]);
         assert_eq!(r.programs, ["/x/app", "/y/app"]);

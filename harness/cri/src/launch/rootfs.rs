@@ -116,7 +116,8 @@ pub struct RootfsSpec {
 
 type Result<T, E = LaunchError> = std::result::Result<T, E>;
 
-const DEVICES: [(&str, u64, u64); 6] = [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
+const DEVICES: [(&str, u64, u64); 6] =
+    [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
 const NSND: libc::c_ulong = libc::MS_NOSUID | libc::MS_NODEV;
 
 struct Tree {
@@ -142,11 +143,14 @@ impl RootfsSpec {
         m::make_private().map_err(LaunchError::setup("make mounts private"))?;
         self.mount_overlay()?;
         // In a user namespace the kernel allows a new /proc or /sys only where one is in sight already.
-        let old = m::pivot(&self.mount_point, self.unprivileged).map_err(LaunchError::setup("pivot into the container's root"))?;
+        let old = m::pivot(&self.mount_point, self.unprivileged)
+            .map_err(LaunchError::setup("pivot into the container's root"))?;
         self.mount_system(&devices, node_sys.as_ref())?;
         for tree in trees {
             let what = format!("mount {}", tree.target.display());
-            make_target(&tree.target, tree.is_dir).and_then(|()| m::attach(tree.fd.as_fd(), &tree.target)).map_err(LaunchError::setup(what))?;
+            make_target(&tree.target, tree.is_dir)
+                .and_then(|()| m::attach(tree.fd.as_fd(), &tree.target))
+                .map_err(LaunchError::setup(what))?;
         }
         if self.readonly {
             let flags = nix::mount::MsFlags::MS_BIND | nix::mount::MsFlags::MS_REMOUNT | nix::mount::MsFlags::MS_RDONLY;
@@ -172,7 +176,8 @@ impl RootfsSpec {
             let extra = self.devices.iter().map(|d| (d.host_path.clone(), d.container_path.clone()));
             let usual = DEVICES.iter().map(|(name, ..)| (Path::new("/dev").join(name), Path::new("/dev").join(name)));
             for (from, target) in usual.chain(extra) {
-                let fd = m::clone_tree(&from, false).map_err(LaunchError::setup(format!("open device {}", from.display())))?;
+                let fd = m::clone_tree(&from, false)
+                    .map_err(LaunchError::setup(format!("open device {}", from.display())))?;
                 let _ = m::propagate(fd.as_fd(), libc::MS_PRIVATE);
                 trees.push(Tree { fd, target, is_dir: false });
             }
@@ -182,7 +187,11 @@ impl RootfsSpec {
                 let open = || -> io::Result<OwnedFd> {
                     let fd = m::clone_tree(dir, false)?;
                     m::propagate(fd.as_fd(), libc::MS_PRIVATE)?;
-                    m::restrict(fd.as_fd(), m::NOSUID | m::NODEV | m::NOEXEC | if self.privileged { 0 } else { m::RDONLY }, false)?;
+                    m::restrict(
+                        fd.as_fd(),
+                        m::NOSUID | m::NODEV | m::NOEXEC | if self.privileged { 0 } else { m::RDONLY },
+                        false,
+                    )?;
                     Ok(fd)
                 };
                 let fd = open().map_err(LaunchError::setup(format!("open cgroup {}", dir.display())))?;
@@ -235,7 +244,13 @@ impl RootfsSpec {
                 [one] => one.clone(),
                 many => {
                     let lower: Vec<String> = many.iter().map(|l| l.display().to_string()).collect();
-                    m::mount_fs("overlay", "overlay", &self.scratch, libc::MS_RDONLY, &format!("lowerdir={}", lower.join(":")))?;
+                    m::mount_fs(
+                        "overlay",
+                        "overlay",
+                        &self.scratch,
+                        libc::MS_RDONLY,
+                        &format!("lowerdir={}", lower.join(":")),
+                    )?;
                     self.scratch.clone()
                 }
             };
@@ -272,16 +287,21 @@ impl RootfsSpec {
 
     fn mount_overlay(&self) -> Result<()> {
         let (upper, work) = (self.upper.join("u"), self.upper.join("w"));
-        fs::create_dir_all(&upper).and_then(|()| fs::create_dir_all(&work)).map_err(LaunchError::setup("make the writable layer"))?;
+        fs::create_dir_all(&upper)
+            .and_then(|()| fs::create_dir_all(&work))
+            .map_err(LaunchError::setup("make the writable layer"))?;
         let lower: Vec<String> = self.layers.iter().map(|l| l.display().to_string()).collect();
         let notes = if self.unprivileged { ",userxattr" } else { "" };
-        let mut data = format!("lowerdir={},upperdir={},workdir={}{notes}", lower.join(":"), upper.display(), work.display());
+        let mut data =
+            format!("lowerdir={},upperdir={},workdir={}{notes}", lower.join(":"), upper.display(), work.display());
         // The kernel takes one page of options. Layers are siblings, so their names alone do from inside their parent.
         if data.len() > 4000 {
             let parent = self.layers.first().and_then(|l| l.parent()).unwrap_or(Path::new("/"));
             nix::unistd::chdir(parent).map_err(|e| LaunchError::setup("enter the layer store")(e.into()))?;
-            let short: Vec<String> = self.layers.iter().map(|l| l.strip_prefix(parent).unwrap_or(l).display().to_string()).collect();
-            data = format!("lowerdir={},upperdir={},workdir={}{notes}", short.join(":"), upper.display(), work.display());
+            let short: Vec<String> =
+                self.layers.iter().map(|l| l.strip_prefix(parent).unwrap_or(l).display().to_string()).collect();
+            data =
+                format!("lowerdir={},upperdir={},workdir={}{notes}", short.join(":"), upper.display(), work.display());
         }
         m::mount_fs("overlay", "overlay", &self.mount_point, 0, &data).map_err(LaunchError::setup("mount the overlay"))
     }
@@ -304,33 +324,68 @@ impl RootfsSpec {
         }
         if !self.overridden("/dev") {
             make_target(Path::new("/dev"), true).map_err(fail("make /dev"))?;
-            m::mount_fs("tmpfs", "tmpfs", Path::new("/dev"), libc::MS_NOSUID | libc::MS_STRICTATIME, "mode=755,size=65536k").map_err(fail("mount /dev"))?;
+            m::mount_fs(
+                "tmpfs",
+                "tmpfs",
+                Path::new("/dev"),
+                libc::MS_NOSUID | libc::MS_STRICTATIME,
+                "mode=755,size=65536k",
+            )
+            .map_err(fail("mount /dev"))?;
             fill_dev(devices, !self.unprivileged).map_err(fail("make device nodes"))?;
             if !self.overridden("/dev/pts") {
-                m::mount_fs("devpts", "devpts", Path::new("/dev/pts"), libc::MS_NOSUID | libc::MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620,gid=5")
-                    // A user namespace may have no group 5.
-                    .or_else(|_| m::mount_fs("devpts", "devpts", Path::new("/dev/pts"), libc::MS_NOSUID | libc::MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620"))
-                    .map_err(fail("mount /dev/pts"))?;
+                m::mount_fs(
+                    "devpts",
+                    "devpts",
+                    Path::new("/dev/pts"),
+                    libc::MS_NOSUID | libc::MS_NOEXEC,
+                    "newinstance,ptmxmode=0666,mode=0620,gid=5",
+                )
+                // A user namespace may have no group 5.
+                .or_else(|_| {
+                    m::mount_fs(
+                        "devpts",
+                        "devpts",
+                        Path::new("/dev/pts"),
+                        libc::MS_NOSUID | libc::MS_NOEXEC,
+                        "newinstance,ptmxmode=0666,mode=0620",
+                    )
+                })
+                .map_err(fail("mount /dev/pts"))?;
             }
             if !self.overridden("/dev/mqueue") {
-                m::mount_fs("mqueue", "mqueue", Path::new("/dev/mqueue"), NSND | libc::MS_NOEXEC, "").map_err(fail("mount /dev/mqueue"))?;
+                m::mount_fs("mqueue", "mqueue", Path::new("/dev/mqueue"), NSND | libc::MS_NOEXEC, "")
+                    .map_err(fail("mount /dev/mqueue"))?;
             }
         }
         if matches!(self.cgroups, CgroupView::V1(_)) && !self.overridden("/sys/fs/cgroup") {
-            m::mount_fs("tmpfs", "tmpfs", Path::new("/sys/fs/cgroup"), NSND | libc::MS_NOEXEC, "mode=755,size=64k").map_err(fail("mount /sys/fs/cgroup"))?;
+            m::mount_fs("tmpfs", "tmpfs", Path::new("/sys/fs/cgroup"), NSND | libc::MS_NOEXEC, "mode=755,size=64k")
+                .map_err(fail("mount /sys/fs/cgroup"))?;
         }
         Ok(())
     }
 
     fn child_mounts(&self) -> Result<Vec<ChildMount>> {
-        let c = |s: &str| std::ffi::CString::new(s).map_err(|_| LaunchError::Invalid(format!("path {s:?} holds a zero byte")));
+        let c = |s: &str| {
+            std::ffi::CString::new(s).map_err(|_| LaunchError::Invalid(format!("path {s:?} holds a zero byte")))
+        };
         let mut list = Vec::new();
         if !self.overridden("/proc") {
-            list.push(ChildMount::Fs { kind: c("proc")?, target: c("/proc")?, flags: NSND | libc::MS_NOEXEC, data: c("")? });
+            list.push(ChildMount::Fs {
+                kind: c("proc")?,
+                target: c("/proc")?,
+                flags: NSND | libc::MS_NOEXEC,
+                data: c("")?,
+            });
         }
         if matches!(self.cgroups, CgroupView::V2) && !self.overridden("/sys/fs/cgroup") {
             let ro = if self.privileged { 0 } else { libc::MS_RDONLY };
-            list.push(ChildMount::Fs { kind: c("cgroup2")?, target: c("/sys/fs/cgroup")?, flags: NSND | libc::MS_NOEXEC | ro, data: c("")? });
+            list.push(ChildMount::Fs {
+                kind: c("cgroup2")?,
+                target: c("/sys/fs/cgroup")?,
+                flags: NSND | libc::MS_NOEXEC | ro,
+                data: c("")?,
+            });
         }
         for path in &self.readonly_paths {
             let kernel = path.starts_with("/proc") || path.starts_with("/sys");
@@ -380,7 +435,8 @@ fn fill_dev(devices: &[(PathBuf, u32, u64)], make_usual: bool) -> io::Result<()>
 fn host_devices(dir: &Path, depth: usize, found: &mut Vec<(PathBuf, u32, u64)>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
-        let own = ["pts", "shm", "mqueue", "console", "ptmx", "fd"].iter().any(|n| depth == 0 && entry.file_name() == *n);
+        let own =
+            ["pts", "shm", "mqueue", "console", "ptmx", "fd"].iter().any(|n| depth == 0 && entry.file_name() == *n);
         if own || found.len() > 4096 {
             continue;
         }
@@ -430,7 +486,9 @@ fn within(root: &Path, path: &Path) -> io::Result<PathBuf> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path leaves the image"));
     }
     let dir = fs::File::open(root)?;
-    let how = nix::fcntl::OpenHow::new().flags(nix::fcntl::OFlag::O_PATH | nix::fcntl::OFlag::O_CLOEXEC).resolve(nix::fcntl::ResolveFlag::RESOLVE_IN_ROOT);
+    let how = nix::fcntl::OpenHow::new()
+        .flags(nix::fcntl::OFlag::O_PATH | nix::fcntl::OFlag::O_CLOEXEC)
+        .resolve(nix::fcntl::ResolveFlag::RESOLVE_IN_ROOT);
     let fd = nix::fcntl::openat2(&dir, path, how)?;
     fs::read_link(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd)))
 }

@@ -206,7 +206,10 @@ fn receive(socket: &OwnedFd) -> Option<Report> {
         match nix::sys::socket::recv(socket.as_raw_fd(), &mut packet, nix::sys::socket::MsgFlags::empty()) {
             Err(nix::errno::Errno::EINTR) => {}
             Ok(1) => return Some(Report::Ready),
-            Ok(4) => return Step::of(packet[1]).map(|s| Report::Failed(s, i32::from(u16::from_le_bytes([packet[2], packet[3]])))),
+            Ok(4) => {
+                return Step::of(packet[1])
+                    .map(|s| Report::Failed(s, i32::from(u16::from_le_bytes([packet[2], packet[3]]))));
+            }
             _ => return None,
         }
     }
@@ -244,13 +247,15 @@ fn build_and_clone(
         }
         Setup::Exec => (Vec::new(), None),
     };
-    let old_root = old_root.map(|fd| dup_high(&fd)).transpose().map_err(LaunchError::setup("duplicate a descriptor"))?;
+    let old_root =
+        old_root.map(|fd| dup_high(&fd)).transpose().map_err(LaunchError::setup("duplicate a descriptor"))?;
     let resolved = process.resolve(Path::new("/"))?;
     let (stdio, tty) = match stdio {
         Stdio::Fds(fds) => (fds, None),
         Stdio::Tty => {
             let console = matches!(setup, Setup::Container(_));
-            let (master, slave) = open_tty(&resolved.identity, console).map_err(LaunchError::setup("open a terminal"))?;
+            let (master, slave) =
+                open_tty(&resolved.identity, console).map_err(LaunchError::setup("open a terminal"))?;
             let copy = || slave.try_clone().map_err(LaunchError::setup("open a terminal"));
             ([copy()?, copy()?, copy()?], Some(master))
         }
@@ -262,7 +267,9 @@ fn build_and_clone(
     let mut high = Vec::new();
     for fd in &stdio {
         // So that the user can open /dev/stdout again; only for pipes, not for the node's /dev/null.
-        if resolved.identity.uid != 0 && nix::sys::stat::fstat(fd).is_ok_and(|s| s.st_mode & libc::S_IFMT == libc::S_IFIFO) {
+        if resolved.identity.uid != 0
+            && nix::sys::stat::fstat(fd).is_ok_and(|s| s.st_mode & libc::S_IFMT == libc::S_IFIFO)
+        {
             let _ = nix::unistd::fchown(fd, Some(nix::unistd::Uid::from_raw(resolved.identity.uid)), None);
         }
         high.push(dup_high(fd).map_err(LaunchError::setup("duplicate a descriptor"))?);
@@ -313,7 +320,11 @@ fn clone_child(plan: &Plan, flags: u64, cgroup: Option<&OwnedFd>, pid: &AtomicI3
     // SAFETY: the child has its own stack, runs `child::main`, which keeps to system calls and never returns; plan and
     // stack outlive it because CLONE_VFORK keeps this thread here until it has exec'ed or ended.
     let r = unsafe { raw::clone3(&args, child::main, std::ptr::from_ref(plan).cast_mut().cast::<c_void>()) };
-    if r < 0 { Err(LaunchError::setup("clone a process")(io::Error::from_raw_os_error(i32::try_from(-r).unwrap_or(libc::EIO)))) } else { Ok(()) }
+    if r < 0 {
+        Err(LaunchError::setup("clone a process")(io::Error::from_raw_os_error(i32::try_from(-r).unwrap_or(libc::EIO))))
+    } else {
+        Ok(())
+    }
 }
 
 impl ProcessSpec {
@@ -374,8 +385,14 @@ fn open_tty(owner: &Identity, console: bool) -> io::Result<(OwnedFd, OwnedFd)> {
     let (mut unlock, mut number) = (0i32, 0i32);
     // SAFETY: both ioctls read or write one int.
     unsafe {
-        raw::checked(libc::SYS_ioctl, [raw::int(master.as_raw_fd()), libc::TIOCSPTLCK as usize, raw::addr(&raw mut unlock), 0, 0, 0])?;
-        raw::checked(libc::SYS_ioctl, [raw::int(master.as_raw_fd()), libc::TIOCGPTN as usize, raw::addr(&raw mut number), 0, 0, 0])?;
+        raw::checked(
+            libc::SYS_ioctl,
+            [raw::int(master.as_raw_fd()), libc::TIOCSPTLCK as usize, raw::addr(&raw mut unlock), 0, 0, 0],
+        )?;
+        raw::checked(
+            libc::SYS_ioctl,
+            [raw::int(master.as_raw_fd()), libc::TIOCGPTN as usize, raw::addr(&raw mut number), 0, 0, 0],
+        )?;
     }
     let path = format!("/dev/pts/{number}");
     let slave: OwnedFd = {
@@ -385,7 +402,13 @@ fn open_tty(owner: &Identity, console: bool) -> io::Result<(OwnedFd, OwnedFd)> {
     std::os::unix::fs::chown(&path, Some(owner.uid), None)?;
     if console {
         fs::File::options().create(true).append(true).open("/dev/console")?;
-        nix::mount::mount(Some(path.as_str()), "/dev/console", None::<&str>, nix::mount::MsFlags::MS_BIND, None::<&str>)?;
+        nix::mount::mount(
+            Some(path.as_str()),
+            "/dev/console",
+            None::<&str>,
+            nix::mount::MsFlags::MS_BIND,
+            None::<&str>,
+        )?;
     }
     Ok((master, slave))
 }
@@ -411,7 +434,10 @@ pub struct SandboxSpec {
 ///
 /// # Errors
 /// [`LaunchError`]; the network namespace's path is removed again.
-pub fn launch_sandbox(spec: SandboxSpec, ready: impl FnOnce(ProcessId) -> Result<(), LaunchError>) -> Result<ProcessId, LaunchError> {
+pub fn launch_sandbox(
+    spec: SandboxSpec,
+    ready: impl FnOnce(ProcessId) -> Result<(), LaunchError>,
+) -> Result<ProcessId, LaunchError> {
     let netns = spec.netns.clone();
     let result = coordinate(
         "sandbox",
@@ -459,7 +485,12 @@ fn build_sandbox(spec: &SandboxSpec, ctl: &OwnedFd, pid: &AtomicI32) -> Result<(
         let file = Path::new("/proc/sys").join(key.replace('.', "/"));
         fs::write(&file, value).map_err(LaunchError::setup(format!("set sysctl {key}={value}")))?;
     }
-    let null: OwnedFd = fs::File::options().read(true).write(true).open("/dev/null").map_err(LaunchError::setup("open /dev/null"))?.into();
+    let null: OwnedFd = fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .map_err(LaunchError::setup("open /dev/null"))?
+        .into();
     let null = dup_high(&null).map_err(LaunchError::setup("duplicate a descriptor"))?;
     let ctl = dup_high(ctl).map_err(LaunchError::setup("duplicate a descriptor"))?;
     let resolved = ResolvedProcess { identity: Identity::default(), env: Vec::new(), programs: Vec::new() };
@@ -482,7 +513,13 @@ fn loopback_up() -> io::Result<()> {
     }
     request.ifr_ifru.ifru_flags = i16::try_from(libc::IFF_UP | libc::IFF_RUNNING).unwrap_or(i16::MAX);
     // SAFETY: SIOCSIFFLAGS reads the struct it is given.
-    unsafe { raw::checked(libc::SYS_ioctl, [raw::int(socket.as_raw_fd()), libc::SIOCSIFFLAGS as usize, raw::addr(&raw const request), 0, 0, 0]) }.map(drop)
+    unsafe {
+        raw::checked(
+            libc::SYS_ioctl,
+            [raw::int(socket.as_raw_fd()), libc::SIOCSIFFLAGS as usize, raw::addr(&raw const request), 0, 0, 0],
+        )
+    }
+    .map(drop)
 }
 
 fn unsafe_zeroed() -> libc::ifreq {

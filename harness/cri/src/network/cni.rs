@@ -44,7 +44,10 @@ impl CniNetwork {
         Self { conf_dir: config.conf_dir, runtime, clock }
     }
 
-    async fn call<T: Send + 'static>(&self, f: impl FnOnce(&Runtime, &ConfList) -> Result<T, CniError> + Send + 'static) -> Result<T, NetworkError> {
+    async fn call<T: Send + 'static>(
+        &self,
+        f: impl FnOnce(&Runtime, &ConfList) -> Result<T, CniError> + Send + 'static,
+    ) -> Result<T, NetworkError> {
         let (runtime, dir) = (self.runtime.clone(), self.conf_dir.clone());
         let call = tokio::task::spawn_blocking(move || {
             let list = ConfList::load_dir(&dir).map_err(|_| NetworkError("cni plugin not initialized".into()))?;
@@ -90,7 +93,9 @@ fn attachment(r: &NetRequest) -> Attachment {
 
 /// The two annotations as the bandwidth plugin's rates (bits a second) and bursts.
 fn bandwidth(r: &NetRequest) -> Option<Value> {
-    let rate = |key: &str| r.annotations.get(key).and_then(|v| bits(v)).filter(|n| (1_000..=1_000_000_000_000_000).contains(n));
+    let rate = |key: &str| {
+        r.annotations.get(key).and_then(|v| bits(v)).filter(|n| (1_000..=1_000_000_000_000_000).contains(n))
+    };
     let (ingress, egress) = (rate("kubernetes.io/ingress-bandwidth"), rate("kubernetes.io/egress-bandwidth"));
     let mut value = Map::new();
     for (name, rate) in [("ingress", ingress), ("egress", egress)] {
@@ -128,7 +133,8 @@ fn addresses(result: &CniResult, ifname: &str) -> Vec<IpAddr> {
         // Old results do not say which interface an address is on.
         None => true,
     };
-    let mut ips: Vec<IpAddr> = result.ips.iter().filter(|ip| ours(ip.interface)).filter_map(|ip| ip.parse().ok().map(|p| p.0)).collect();
+    let mut ips: Vec<IpAddr> =
+        result.ips.iter().filter(|ip| ours(ip.interface)).filter_map(|ip| ip.parse().ok().map(|p| p.0)).collect();
     ips.sort_by_key(IpAddr::is_ipv6);
     ips
 }
@@ -171,7 +177,9 @@ mod tests {
 
     #[test]
     fn rates_outside_what_the_plugin_takes_are_left_out() {
-        for (text, want) in [("10M", Some(10_000_000)), ("1Ki", Some(1024)), ("5", Some(5)), ("1.5M", None), ("x", None)] {
+        for (text, want) in
+            [("10M", Some(10_000_000)), ("1Ki", Some(1024)), ("5", Some(5)), ("1.5M", None), ("x", None)]
+        {
             assert_eq!(bits(text), want, "{text}");
         }
         let mut r = NetRequest::default();

@@ -47,17 +47,26 @@ impl Images {
 impl ImageService for Images {
     type StreamImagesStream = Answers<v1::StreamImagesResponse>;
 
-    async fn list_images(&self, request: Request<v1::ListImagesRequest>) -> Result<Response<v1::ListImagesResponse>, Status> {
+    async fn list_images(
+        &self,
+        request: Request<v1::ListImagesRequest>,
+    ) -> Result<Response<v1::ListImagesResponse>, Status> {
         Ok(Response::new(v1::ListImagesResponse { images: self.list(request.into_inner().filter) }))
     }
 
-    async fn stream_images(&self, request: Request<v1::StreamImagesRequest>) -> Result<Response<Self::StreamImagesStream>, Status> {
+    async fn stream_images(
+        &self,
+        request: Request<v1::StreamImagesRequest>,
+    ) -> Result<Response<Self::StreamImagesStream>, Status> {
         let images = self.list(request.into_inner().filter);
         let answer = (!images.is_empty()).then_some(Ok(v1::StreamImagesResponse { images }));
         Ok(Response::new(Box::pin(futures::stream::iter(answer))))
     }
 
-    async fn image_status(&self, request: Request<v1::ImageStatusRequest>) -> Result<Response<v1::ImageStatusResponse>, Status> {
+    async fn image_status(
+        &self,
+        request: Request<v1::ImageStatusRequest>,
+    ) -> Result<Response<v1::ImageStatusResponse>, Status> {
         let request = request.into_inner();
         let name = request.image.map(|i| i.image).unwrap_or_default();
         let mut info = BTreeMap::new();
@@ -69,7 +78,10 @@ impl ImageService for Images {
         Ok(Response::new(v1::ImageStatusResponse { image: found.as_deref().map(image_of), info }))
     }
 
-    async fn pull_image(&self, request: Request<v1::PullImageRequest>) -> Result<Response<v1::PullImageResponse>, Status> {
+    async fn pull_image(
+        &self,
+        request: Request<v1::PullImageRequest>,
+    ) -> Result<Response<v1::PullImageResponse>, Status> {
         let request = request.into_inner();
         let name = request.image.map(|i| i.image).unwrap_or_default();
         let reference = Reference::parse(&name).map_err(Error::from)?;
@@ -83,13 +95,19 @@ impl ImageService for Images {
         Ok(Response::new(v1::PullImageResponse { image_ref }))
     }
 
-    async fn remove_image(&self, request: Request<v1::RemoveImageRequest>) -> Result<Response<v1::RemoveImageResponse>, Status> {
+    async fn remove_image(
+        &self,
+        request: Request<v1::RemoveImageRequest>,
+    ) -> Result<Response<v1::RemoveImageResponse>, Status> {
         let name = request.into_inner().image.map(|i| i.image).unwrap_or_default();
         self.0.blocking(move |this| this.images.remove(&name).map_err(Error::from)).await?;
         Ok(Response::new(v1::RemoveImageResponse {}))
     }
 
-    async fn image_fs_info(&self, _: Request<v1::ImageFsInfoRequest>) -> Result<Response<v1::ImageFsInfoResponse>, Status> {
+    async fn image_fs_info(
+        &self,
+        _: Request<v1::ImageFsInfoRequest>,
+    ) -> Result<Response<v1::ImageFsInfoResponse>, Status> {
         let answer = self.0.blocking(|this| {
             let usage = |(path, bytes, inodes): (std::path::PathBuf, u64, u64)| v1::FilesystemUsage {
                 timestamp: this.now_ns(),
@@ -99,7 +117,10 @@ impl ImageService for Images {
             };
             let rw = this.config.run.join("rw/containers");
             let (bytes, inodes) = crate::images::disk_usage(&rw);
-            Ok(v1::ImageFsInfoResponse { image_filesystems: vec![usage(this.images.usage())], container_filesystems: vec![usage((rw, bytes, inodes))] })
+            Ok(v1::ImageFsInfoResponse {
+                image_filesystems: vec![usage(this.images.usage())],
+                container_filesystems: vec![usage((rw, bytes, inodes))],
+            })
         });
         Ok(Response::new(answer.await?))
     }

@@ -56,7 +56,10 @@ impl Server {
 /// At most so many items a message of a streamed list.
 const PER_MESSAGE: usize = 100;
 
-fn stream_of<I: Send + 'static, T: Send + 'static>(items: Vec<I>, wrap: impl Fn(Vec<I>) -> T + Send + 'static) -> Answers<T> {
+fn stream_of<I: Send + 'static, T: Send + 'static>(
+    items: Vec<I>,
+    wrap: impl Fn(Vec<I>) -> T + Send + 'static,
+) -> Answers<T> {
     let mut items = items.into_iter();
     Box::pin(futures::stream::iter(std::iter::from_fn(move || {
         let part: Vec<I> = items.by_ref().take(PER_MESSAGE).collect();
@@ -91,7 +94,10 @@ impl RuntimeService for Server {
         Ok(Response::new(v1::RuntimeConfigResponse { linux: Some(linux) }))
     }
 
-    async fn update_runtime_config(&self, _: Request<v1::UpdateRuntimeConfigRequest>) -> Reply<v1::UpdateRuntimeConfigResponse> {
+    async fn update_runtime_config(
+        &self,
+        _: Request<v1::UpdateRuntimeConfigRequest>,
+    ) -> Reply<v1::UpdateRuntimeConfigResponse> {
         // The pod CIDR is a hint; the network plugin has its own.
         Ok(Response::new(v1::UpdateRuntimeConfigResponse {}))
     }
@@ -102,7 +108,8 @@ impl RuntimeService for Server {
         let (pod, start) = (pod_key(config.metadata.as_ref()), self.runtime.recorder.now());
         let runtime = Arc::clone(&self.runtime);
         // Finished even when the caller gives up: a sandbox half made would be nobody's.
-        let task = self.runtime.tasks.spawn(async move { runtime.run_pod_sandbox(config, request.runtime_handler).await });
+        let task =
+            self.runtime.tasks.spawn(async move { runtime.run_pod_sandbox(config, request.runtime_handler).await });
         let result = task.await.unwrap_or_else(|e| Err(Error::State(format!("internal error: {e}"))));
         self.note("RunPodSandbox", pod.as_ref(), "", start, &result);
         Ok(Response::new(v1::RunPodSandboxResponse { pod_sandbox_id: result? }))
@@ -117,7 +124,10 @@ impl RuntimeService for Server {
         Ok(Response::new(v1::StopPodSandboxResponse {}))
     }
 
-    async fn remove_pod_sandbox(&self, request: Request<v1::RemovePodSandboxRequest>) -> Reply<v1::RemovePodSandboxResponse> {
+    async fn remove_pod_sandbox(
+        &self,
+        request: Request<v1::RemovePodSandboxRequest>,
+    ) -> Reply<v1::RemovePodSandboxResponse> {
         let id = request.into_inner().pod_sandbox_id;
         let (pod, start) = (self.pod_of_sandbox(&id), self.runtime.recorder.now());
         let result = self.runtime.remove_pod_sandbox(&id).await;
@@ -126,26 +136,38 @@ impl RuntimeService for Server {
         Ok(Response::new(v1::RemovePodSandboxResponse {}))
     }
 
-    async fn pod_sandbox_status(&self, request: Request<v1::PodSandboxStatusRequest>) -> Reply<v1::PodSandboxStatusResponse> {
+    async fn pod_sandbox_status(
+        &self,
+        request: Request<v1::PodSandboxStatusRequest>,
+    ) -> Reply<v1::PodSandboxStatusResponse> {
         let request = request.into_inner();
         let mut answer = self.runtime.pod_sandbox_status(&request.pod_sandbox_id, request.verbose)?;
         if let Some(id) = answer.status.as_ref().map(|s| s.id.clone()) {
-            answer.containers_statuses = self.runtime.containers_of(&id).iter().map(|c| self.runtime.container_status_of(c)).collect();
+            answer.containers_statuses =
+                self.runtime.containers_of(&id).iter().map(|c| self.runtime.container_status_of(c)).collect();
             answer.timestamp = self.runtime.now_ns();
         }
         Ok(Response::new(answer))
     }
 
     async fn list_pod_sandbox(&self, request: Request<v1::ListPodSandboxRequest>) -> Reply<v1::ListPodSandboxResponse> {
-        Ok(Response::new(v1::ListPodSandboxResponse { items: self.runtime.list_pod_sandbox(request.into_inner().filter) }))
+        Ok(Response::new(v1::ListPodSandboxResponse {
+            items: self.runtime.list_pod_sandbox(request.into_inner().filter),
+        }))
     }
 
-    async fn stream_pod_sandboxes(&self, request: Request<v1::StreamPodSandboxesRequest>) -> Reply<Self::StreamPodSandboxesStream> {
+    async fn stream_pod_sandboxes(
+        &self,
+        request: Request<v1::StreamPodSandboxesRequest>,
+    ) -> Reply<Self::StreamPodSandboxesStream> {
         let items = self.runtime.list_pod_sandbox(request.into_inner().filter);
         Ok(Response::new(stream_of(items, |pod_sandboxes| v1::StreamPodSandboxesResponse { pod_sandboxes })))
     }
 
-    async fn create_container(&self, request: Request<v1::CreateContainerRequest>) -> Reply<v1::CreateContainerResponse> {
+    async fn create_container(
+        &self,
+        request: Request<v1::CreateContainerRequest>,
+    ) -> Reply<v1::CreateContainerResponse> {
         let request = request.into_inner();
         let config = request.config.ok_or_else(|| Status::invalid_argument("container config is missing"))?;
         let (pod, start) = (self.pod_of_sandbox(&request.pod_sandbox_id), self.runtime.recorder.now());
@@ -178,7 +200,10 @@ impl RuntimeService for Server {
         Ok(Response::new(v1::StopContainerResponse {}))
     }
 
-    async fn remove_container(&self, request: Request<v1::RemoveContainerRequest>) -> Reply<v1::RemoveContainerResponse> {
+    async fn remove_container(
+        &self,
+        request: Request<v1::RemoveContainerRequest>,
+    ) -> Reply<v1::RemoveContainerResponse> {
         let id = request.into_inner().container_id;
         let ((pod, name), start) = (self.subject(&id), self.runtime.recorder.now());
         let result = self.runtime.remove_container(&id).await;
@@ -188,29 +213,44 @@ impl RuntimeService for Server {
     }
 
     async fn list_containers(&self, request: Request<v1::ListContainersRequest>) -> Reply<v1::ListContainersResponse> {
-        Ok(Response::new(v1::ListContainersResponse { containers: self.runtime.list_containers(request.into_inner().filter) }))
+        Ok(Response::new(v1::ListContainersResponse {
+            containers: self.runtime.list_containers(request.into_inner().filter),
+        }))
     }
 
-    async fn stream_containers(&self, request: Request<v1::StreamContainersRequest>) -> Reply<Self::StreamContainersStream> {
+    async fn stream_containers(
+        &self,
+        request: Request<v1::StreamContainersRequest>,
+    ) -> Reply<Self::StreamContainersStream> {
         let items = self.runtime.list_containers(request.into_inner().filter);
         Ok(Response::new(stream_of(items, |containers| v1::StreamContainersResponse { containers })))
     }
 
-    async fn container_status(&self, request: Request<v1::ContainerStatusRequest>) -> Reply<v1::ContainerStatusResponse> {
+    async fn container_status(
+        &self,
+        request: Request<v1::ContainerStatusRequest>,
+    ) -> Reply<v1::ContainerStatusResponse> {
         let request = request.into_inner();
         Ok(Response::new(self.runtime.container_status(&request.container_id, request.verbose)?))
     }
 
-    async fn update_container_resources(&self, request: Request<v1::UpdateContainerResourcesRequest>) -> Reply<v1::UpdateContainerResourcesResponse> {
+    async fn update_container_resources(
+        &self,
+        request: Request<v1::UpdateContainerResourcesRequest>,
+    ) -> Reply<v1::UpdateContainerResourcesResponse> {
         let request = request.into_inner();
         let ((pod, name), start) = (self.subject(&request.container_id), self.runtime.recorder.now());
-        let result = self.runtime.update_container_resources(&request.container_id, request.linux.unwrap_or_default()).await;
+        let result =
+            self.runtime.update_container_resources(&request.container_id, request.linux.unwrap_or_default()).await;
         self.note("UpdateContainerResources", pod.as_ref(), &name, start, &result);
         result?;
         Ok(Response::new(v1::UpdateContainerResourcesResponse {}))
     }
 
-    async fn reopen_container_log(&self, request: Request<v1::ReopenContainerLogRequest>) -> Reply<v1::ReopenContainerLogResponse> {
+    async fn reopen_container_log(
+        &self,
+        request: Request<v1::ReopenContainerLogRequest>,
+    ) -> Reply<v1::ReopenContainerLogResponse> {
         let container = self.runtime.running(&request.into_inner().container_id)?;
         let handle = container.log.lock().clone();
         let handle = handle.ok_or_else(|| Error::State("container output has ended".into()))?;
@@ -230,7 +270,17 @@ impl RuntimeService for Server {
         let r = request.into_inner();
         check_streams(r.tty, r.stdin, r.stdout, r.stderr)?;
         let container = self.runtime.running(&r.container_id)?.id.clone();
-        let url = self.url("exec", StreamRequest::Exec { container, command: r.cmd, tty: r.tty, stdin: r.stdin, stdout: r.stdout, stderr: r.stderr })?;
+        let url = self.url(
+            "exec",
+            StreamRequest::Exec {
+                container,
+                command: r.cmd,
+                tty: r.tty,
+                stdin: r.stdin,
+                stdout: r.stdout,
+                stderr: r.stderr,
+            },
+        )?;
         Ok(Response::new(v1::ExecResponse { url }))
     }
 
@@ -238,7 +288,10 @@ impl RuntimeService for Server {
         let r = request.into_inner();
         check_streams(r.tty, r.stdin, r.stdout, r.stderr)?;
         let container = self.runtime.running(&r.container_id)?.id.clone();
-        let url = self.url("attach", StreamRequest::Attach { container, tty: r.tty, stdin: r.stdin, stdout: r.stdout, stderr: r.stderr })?;
+        let url = self.url(
+            "attach",
+            StreamRequest::Attach { container, tty: r.tty, stdin: r.stdin, stdout: r.stdout, stderr: r.stderr },
+        )?;
         Ok(Response::new(v1::AttachResponse { url }))
     }
 
@@ -259,37 +312,55 @@ impl RuntimeService for Server {
         Ok(Response::new(v1::ContainerStatsResponse { stats: Some(stats) }))
     }
 
-    async fn list_container_stats(&self, request: Request<v1::ListContainerStatsRequest>) -> Reply<v1::ListContainerStatsResponse> {
+    async fn list_container_stats(
+        &self,
+        request: Request<v1::ListContainerStatsRequest>,
+    ) -> Reply<v1::ListContainerStatsResponse> {
         let filter = request.into_inner().filter.unwrap_or_default();
         let stats = self.runtime.blocking(move |this| Ok(this.list_container_stats(filter))).await?;
         Ok(Response::new(v1::ListContainerStatsResponse { stats }))
     }
 
-    async fn stream_container_stats(&self, request: Request<v1::StreamContainerStatsRequest>) -> Reply<Self::StreamContainerStatsStream> {
+    async fn stream_container_stats(
+        &self,
+        request: Request<v1::StreamContainerStatsRequest>,
+    ) -> Reply<Self::StreamContainerStatsStream> {
         let filter = request.into_inner().filter.unwrap_or_default();
         let stats = self.runtime.blocking(move |this| Ok(this.list_container_stats(filter))).await?;
         Ok(Response::new(stream_of(stats, |container_stats| v1::StreamContainerStatsResponse { container_stats })))
     }
 
-    async fn pod_sandbox_stats(&self, request: Request<v1::PodSandboxStatsRequest>) -> Reply<v1::PodSandboxStatsResponse> {
+    async fn pod_sandbox_stats(
+        &self,
+        request: Request<v1::PodSandboxStatsRequest>,
+    ) -> Reply<v1::PodSandboxStatsResponse> {
         let sandbox = self.runtime.sandbox(&request.into_inner().pod_sandbox_id)?;
         let stats = self.runtime.blocking(move |this| Ok(this.stats_of_sandbox(&sandbox))).await?;
         Ok(Response::new(v1::PodSandboxStatsResponse { stats: Some(stats) }))
     }
 
-    async fn list_pod_sandbox_stats(&self, request: Request<v1::ListPodSandboxStatsRequest>) -> Reply<v1::ListPodSandboxStatsResponse> {
+    async fn list_pod_sandbox_stats(
+        &self,
+        request: Request<v1::ListPodSandboxStatsRequest>,
+    ) -> Reply<v1::ListPodSandboxStatsResponse> {
         let filter = request.into_inner().filter.unwrap_or_default();
         let stats = self.runtime.blocking(move |this| Ok(this.list_sandbox_stats(filter))).await?;
         Ok(Response::new(v1::ListPodSandboxStatsResponse { stats }))
     }
 
-    async fn stream_pod_sandbox_stats(&self, request: Request<v1::StreamPodSandboxStatsRequest>) -> Reply<Self::StreamPodSandboxStatsStream> {
+    async fn stream_pod_sandbox_stats(
+        &self,
+        request: Request<v1::StreamPodSandboxStatsRequest>,
+    ) -> Reply<Self::StreamPodSandboxStatsStream> {
         let filter = request.into_inner().filter.unwrap_or_default();
         let stats = self.runtime.blocking(move |this| Ok(this.list_sandbox_stats(filter))).await?;
         Ok(Response::new(stream_of(stats, |pod_sandbox_stats| v1::StreamPodSandboxStatsResponse { pod_sandbox_stats })))
     }
 
-    async fn checkpoint_container(&self, _: Request<v1::CheckpointContainerRequest>) -> Reply<v1::CheckpointContainerResponse> {
+    async fn checkpoint_container(
+        &self,
+        _: Request<v1::CheckpointContainerRequest>,
+    ) -> Reply<v1::CheckpointContainerResponse> {
         Err(Status::unimplemented("checkpoints are not supported"))
     }
 
@@ -308,21 +379,35 @@ impl RuntimeService for Server {
         Ok(Response::new(Box::pin(events)))
     }
 
-    async fn list_metric_descriptors(&self, _: Request<v1::ListMetricDescriptorsRequest>) -> Reply<v1::ListMetricDescriptorsResponse> {
+    async fn list_metric_descriptors(
+        &self,
+        _: Request<v1::ListMetricDescriptorsRequest>,
+    ) -> Reply<v1::ListMetricDescriptorsResponse> {
         Ok(Response::new(v1::ListMetricDescriptorsResponse { descriptors: crate::metrics::descriptors() }))
     }
 
-    async fn list_pod_sandbox_metrics(&self, _: Request<v1::ListPodSandboxMetricsRequest>) -> Reply<v1::ListPodSandboxMetricsResponse> {
+    async fn list_pod_sandbox_metrics(
+        &self,
+        _: Request<v1::ListPodSandboxMetricsRequest>,
+    ) -> Reply<v1::ListPodSandboxMetricsResponse> {
         let pod_metrics = self.runtime.blocking(|this| Ok(this.sandbox_metrics())).await?;
         Ok(Response::new(v1::ListPodSandboxMetricsResponse { pod_metrics }))
     }
 
-    async fn stream_pod_sandbox_metrics(&self, _: Request<v1::StreamPodSandboxMetricsRequest>) -> Reply<Self::StreamPodSandboxMetricsStream> {
+    async fn stream_pod_sandbox_metrics(
+        &self,
+        _: Request<v1::StreamPodSandboxMetricsRequest>,
+    ) -> Reply<Self::StreamPodSandboxMetricsStream> {
         let metrics = self.runtime.blocking(|this| Ok(this.sandbox_metrics())).await?;
-        Ok(Response::new(stream_of(metrics, |pod_sandbox_metrics| v1::StreamPodSandboxMetricsResponse { pod_sandbox_metrics })))
+        Ok(Response::new(stream_of(metrics, |pod_sandbox_metrics| v1::StreamPodSandboxMetricsResponse {
+            pod_sandbox_metrics,
+        })))
     }
 
-    async fn update_pod_sandbox_resources(&self, request: Request<v1::UpdatePodSandboxResourcesRequest>) -> Reply<v1::UpdatePodSandboxResourcesResponse> {
+    async fn update_pod_sandbox_resources(
+        &self,
+        request: Request<v1::UpdatePodSandboxResourcesRequest>,
+    ) -> Reply<v1::UpdatePodSandboxResourcesResponse> {
         let request = request.into_inner();
         let sandbox = self.runtime.sandbox(&request.pod_sandbox_id)?;
         {
@@ -341,7 +426,11 @@ fn check_streams(tty: bool, stdin: bool, stdout: bool, stderr: bool) -> Result<(
     if tty && stderr {
         return Err(Error::Invalid("tty and stderr cannot both be true".into()));
     }
-    if stdin || stdout || stderr { Ok(()) } else { Err(Error::Invalid("one of stdin, stdout, or stderr must be set".into())) }
+    if stdin || stdout || stderr {
+        Ok(())
+    } else {
+        Err(Error::Invalid("one of stdin, stdout, or stderr must be set".into()))
+    }
 }
 
 impl Runtime {
@@ -367,7 +456,11 @@ impl Runtime {
             status: Some(v1::RuntimeStatus { conditions }),
             info,
             runtime_handlers: handlers.map(|name| v1::RuntimeHandler { name, features: Some(features) }).collect(),
-            features: Some(v1::RuntimeFeatures { supplemental_groups_policy: true, user_namespaces_host_network: false, mount_options: true }),
+            features: Some(v1::RuntimeFeatures {
+                supplemental_groups_policy: true,
+                user_namespaces_host_network: false,
+                mount_options: true,
+            }),
         }
     }
 }

@@ -56,22 +56,26 @@ pub(crate) enum Verdict {
 impl Verdict {
     /// What the error channel carries.
     pub fn encode(&self, format: ErrorFormat) -> Option<Bytes> {
-        let failure = |reason: &str, message: String, details: Value| {
-            json!({"metadata": {}, "status": "Failure", "message": message, "reason": reason, "details": details, "code": 500})
-        };
+        let failure = |reason: &str, message: String, details: Value| json!({"metadata": {}, "status": "Failure", "message": message, "reason": reason, "details": details, "code": 500});
         let status = match (self, format) {
             (Self::Exit(0), ErrorFormat::Text) => return None,
             (Self::Exit(0), ErrorFormat::Status) => json!({"metadata": {}, "status": "Success"}),
             (Self::Exit(n), ErrorFormat::Text) => return Some(Bytes::from(exit_message(*n))),
             (Self::Exit(n), ErrorFormat::Status) => {
-                let mut status = failure("NonZeroExitCode", exit_message(*n), json!({"causes": [{"reason": "ExitCode", "message": n.to_string()}]}));
+                let mut status = failure(
+                    "NonZeroExitCode",
+                    exit_message(*n),
+                    json!({"causes": [{"reason": "ExitCode", "message": n.to_string()}]}),
+                );
                 drop(status.as_object_mut().map(|s| s.remove("code")));
                 status
             }
             (Self::Error(message), ErrorFormat::Text) => return Some(Bytes::from(message.clone())),
-            (Self::Error(message), ErrorFormat::Status) => {
-                failure("InternalError", format!("Internal error occurred: {message}"), json!({"causes": [{"message": message}]}))
-            }
+            (Self::Error(message), ErrorFormat::Status) => failure(
+                "InternalError",
+                format!("Internal error occurred: {message}"),
+                json!({"causes": [{"message": message}]}),
+            ),
         };
         Some(Bytes::from(status.to_string()))
     }
@@ -95,7 +99,10 @@ mod tests {
     #[test]
     fn an_exit_code_travels_as_a_status_from_version_4_and_as_a_sentence_before() {
         let s: Value = serde_json::from_slice(&Verdict::Exit(3).encode(ErrorFormat::Status).unwrap()).unwrap();
-        assert_eq!((&s["status"], &s["reason"], &s["details"]["causes"][0]), (&json!("Failure"), &json!("NonZeroExitCode"), &json!({"reason": "ExitCode", "message": "3"})));
+        assert_eq!(
+            (&s["status"], &s["reason"], &s["details"]["causes"][0]),
+            (&json!("Failure"), &json!("NonZeroExitCode"), &json!({"reason": "ExitCode", "message": "3"}))
+        );
         assert!(Verdict::Exit(0).encode(ErrorFormat::Status).unwrap().starts_with(b"{"));
         assert_eq!(Verdict::Exit(0).encode(ErrorFormat::Text), None);
         assert!(String::from_utf8_lossy(&Verdict::Exit(3).encode(ErrorFormat::Text).unwrap()).contains("exit code"));

@@ -43,7 +43,8 @@ impl Target {
         let netns = self.netns.clone();
         // A thread of its own: it changes its network namespace and is not used again.
         let (tx, rx) = tokio::sync::oneshot::channel();
-        let thread = std::thread::Builder::new().name("portforward".into()).spawn(move || drop(tx.send(connect(netns, port))));
+        let thread =
+            std::thread::Builder::new().name("portforward".into()).spawn(move || drop(tx.send(connect(netns, port))));
         let connected = match thread {
             Ok(_) => rx.await.unwrap_or_else(|_| Err((io::Error::other("the dialler died"), None))),
             Err(e) => Err((e, None)),
@@ -117,7 +118,11 @@ impl Target {
 
     /// Serves the old WebSocket protocol: for the n-th port, channel 2n carries data and 2n+1 errors; each begins with
     /// the port.
-    pub async fn serve_channels(&self, stream: impl AsyncRead + AsyncWrite + std::marker::Send + 'static, ports: &[u16]) {
+    pub async fn serve_channels(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + std::marker::Send + 'static,
+        ports: &[u16],
+    ) {
         let (mut reader, mut writer) = tokio::io::split(stream);
         let (control, mut control_rx) = mpsc::channel::<(u8, Bytes)>(8);
         let (out, mut out_rx) = mpsc::channel::<(u8, Bytes)>(64);
@@ -177,7 +182,12 @@ fn pair_id(stream: &Stream) -> String {
 }
 
 /// Both directions until both have ended.
-async fn copy<T>(tcp: TcpStream, mut from_peer: mpsc::Receiver<Bytes>, wrap: impl Fn(Bytes) -> T, to_peer: &mpsc::Sender<T>) {
+async fn copy<T>(
+    tcp: TcpStream,
+    mut from_peer: mpsc::Receiver<Bytes>,
+    wrap: impl Fn(Bytes) -> T,
+    to_peer: &mpsc::Sender<T>,
+) {
     let _ = tcp.set_nodelay(true);
     let (mut read, mut write) = tcp.into_split();
     let up = async {
@@ -222,5 +232,6 @@ fn connect(netns: Option<PathBuf>, port: u16) -> Result<std::net::TcpStream, Ref
         stream.set_nonblocking(true)?;
         Ok(stream)
     };
-    dial(SocketAddr::from(([127, 0, 0, 1], port))).or_else(|v4: io::Error| dial(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], port))).map_err(|v6| (v4, Some(v6))))
+    dial(SocketAddr::from(([127, 0, 0, 1], port)))
+        .or_else(|v4: io::Error| dial(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], port))).map_err(|v6| (v4, Some(v6))))
 }

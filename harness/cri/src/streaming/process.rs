@@ -53,10 +53,17 @@ async fn finish(peer: &Peer, verdict: &Verdict) {
     let _ = peer.out.send(Out::End).await;
 }
 
-async fn run(runtime: &Arc<Runtime>, container: &str, command: Vec<String>, wanted: Wanted, peer: &mut Peer) -> Result<i32, Error> {
+async fn run(
+    runtime: &Arc<Runtime>,
+    container: &str,
+    command: Vec<String>,
+    wanted: Wanted,
+    peer: &mut Peer,
+) -> Result<i32, Error> {
     let container = runtime.running(container)?;
     let fail = || Error::io("make the command's streams");
-    let null = || -> io::Result<OwnedFd> { Ok(std::fs::File::options().read(true).write(true).open("/dev/null")?.into()) };
+    let null =
+        || -> io::Result<OwnedFd> { Ok(std::fs::File::options().read(true).write(true).open("/dev/null")?.into()) };
     let (mut stdin, mut outputs) = (None, Vec::new());
     let stdio = if wanted.tty {
         Stdio::Tty
@@ -95,7 +102,9 @@ async fn run(runtime: &Arc<Runtime>, container: &str, command: Vec<String>, want
     let mut resizing = Box::pin(resize(terminal.as_ref(), &mut peer.resize));
     let out = peer.out.clone();
     let clock = runtime.clock;
-    let reading = futures::future::join_all(outputs.into_iter().map(|(channel, fd)| pump(fd, channel, out.clone(), watch_exit.clone(), clock)));
+    let reading = futures::future::join_all(
+        outputs.into_iter().map(|(channel, fd)| pump(fd, channel, out.clone(), watch_exit.clone(), clock)),
+    );
     let mut reading = Box::pin(reading);
     let (mut wrote, mut resized, mut read, mut code) = (false, false, false, None);
     // The session lasts until the process has ended and its output is out; what the peer sends is taken meanwhile.
@@ -201,7 +210,12 @@ async fn resize(terminal: Option<&OwnedFd>, sizes: &mut mpsc::Receiver<super::pe
         if let Some(master) = terminal {
             let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
             // SAFETY: TIOCSWINSZ reads the struct it is given.
-            let _ = unsafe { raw::checked(libc::SYS_ioctl, [raw::int(master.as_raw_fd()), libc::TIOCSWINSZ as usize, raw::addr(&raw const size), 0, 0, 0]) };
+            let _ = unsafe {
+                raw::checked(
+                    libc::SYS_ioctl,
+                    [raw::int(master.as_raw_fd()), libc::TIOCSWINSZ as usize, raw::addr(&raw const size), 0, 0, 0],
+                )
+            };
         }
     }
 }

@@ -121,7 +121,12 @@ fn plan(runtime: &Arc<Runtime>, request: &Request<Incoming>) -> Result<(Answer, 
         let supported: &[&'static str] = if forward { &["portforward.k8s.io"] } else { &SPDY_PROTOCOLS };
         let offered = header_text(headers, &PROTOCOL);
         let Some(protocol) = websocket::choose(&offered, supported) else {
-            let mut answer = plain(StatusCode::FORBIDDEN, &format!("unable to upgrade: unable to negotiate protocol: client supports [{offered}], server supports {supported:?}"));
+            let mut answer = plain(
+                StatusCode::FORBIDDEN,
+                &format!(
+                    "unable to upgrade: unable to negotiate protocol: client supports [{offered}], server supports {supported:?}"
+                ),
+            );
             for p in supported {
                 answer.headers_mut().append("x-accepted-stream-protocol-versions", HeaderValue::from_static(p));
             }
@@ -159,7 +164,11 @@ fn header_text(headers: &HeaderMap, name: &HeaderName) -> String {
 
 fn query_ports(query: &str) -> Vec<u16> {
     let pairs = query.split('&').filter_map(|p| p.split_once('='));
-    pairs.filter(|(k, _)| matches!(*k, "port" | "ports")).flat_map(|(_, v)| v.split("%2C").flat_map(|v| v.split(','))).filter_map(|v| v.parse().ok()).collect()
+    pairs
+        .filter(|(k, _)| matches!(*k, "port" | "ports"))
+        .flat_map(|(_, v)| v.split("%2C").flat_map(|v| v.split(',')))
+        .filter_map(|v| v.parse().ok())
+        .collect()
 }
 
 /// Carries a session out.
@@ -208,23 +217,35 @@ async fn play(runtime: Arc<Runtime>, io: TokioIo<hyper::upgrade::Upgraded>, plan
 
 fn wanted_of(request: &StreamRequest) -> Wanted {
     match *request {
-        StreamRequest::Exec { tty, stdin, stdout, stderr, .. } | StreamRequest::Attach { tty, stdin, stdout, stderr, .. } => Wanted { tty, stdin, stdout, stderr },
+        StreamRequest::Exec { tty, stdin, stdout, stderr, .. }
+        | StreamRequest::Attach { tty, stdin, stdout, stderr, .. } => Wanted { tty, stdin, stdout, stderr },
         StreamRequest::PortForward { .. } => Wanted { tty: false, stdin: false, stdout: false, stderr: false },
     }
 }
 
 async fn run(runtime: Arc<Runtime>, request: StreamRequest, wanted: Wanted, peer: Peer) {
     match request {
-        StreamRequest::Exec { container, command, .. } => process::exec(runtime, &container, command, wanted, peer).await,
+        StreamRequest::Exec { container, command, .. } => {
+            process::exec(runtime, &container, command, wanted, peer).await
+        }
         StreamRequest::Attach { container, .. } => process::attach(runtime, &container, wanted, peer).await,
         StreamRequest::PortForward { .. } => {}
     }
 }
 
 /// Waits for the streams of a session and makes a peer of them; the future relays until the session has ended.
-async fn spdy_peer(clock: Clock, mut session: spdy::Session, protocol: &'static str, wanted: Wanted) -> Option<(Peer, impl Future<Output = ()>)> {
+async fn spdy_peer(
+    clock: Clock,
+    mut session: spdy::Session,
+    protocol: &'static str,
+    wanted: Wanted,
+) -> Option<(Peer, impl Future<Output = ()>)> {
     let resizes = wanted.tty && !matches!(protocol, "" | "channel.k8s.io" | "v2.channel.k8s.io");
-    let expected = 1 + usize::from(wanted.stdin) + usize::from(wanted.stdout) + usize::from(wanted.stderr && !wanted.tty) + usize::from(resizes);
+    let expected = 1
+        + usize::from(wanted.stdin)
+        + usize::from(wanted.stdout)
+        + usize::from(wanted.stderr && !wanted.tty)
+        + usize::from(resizes);
     let mut streams = Vec::new();
     let gather = async {
         while streams.len() < expected {

@@ -47,7 +47,9 @@ pub(crate) struct Session {
 }
 
 /// Starts a session over a connection; the future carries its frames and ends with it.
-pub(crate) fn session<S: AsyncRead + AsyncWrite + std::marker::Send + 'static>(stream: S) -> (Session, impl Future<Output = ()> + std::marker::Send) {
+pub(crate) fn session<S: AsyncRead + AsyncWrite + std::marker::Send + 'static>(
+    stream: S,
+) -> (Session, impl Future<Output = ()> + std::marker::Send) {
     let (reader, writer) = tokio::io::split(stream);
     let (streams_tx, streams) = mpsc::channel(16);
     let (send, send_rx) = mpsc::channel(64);
@@ -61,7 +63,11 @@ pub(crate) fn session<S: AsyncRead + AsyncWrite + std::marker::Send + 'static>(s
     (Session { streams, send }, task)
 }
 
-async fn read_frames<R: AsyncRead + Unpin>(mut reader: R, accept: mpsc::Sender<Stream>, send: mpsc::Sender<Send>) -> io::Result<()> {
+async fn read_frames<R: AsyncRead + Unpin>(
+    mut reader: R,
+    accept: mpsc::Sender<Stream>,
+    send: mpsc::Sender<Send>,
+) -> io::Result<()> {
     let mut inflate = Decompress::new(true);
     let mut open: BTreeMap<u32, mpsc::Sender<Bytes>> = BTreeMap::new();
     let mut head = [0; 8];
@@ -263,7 +269,9 @@ mod tests {
     use super::*;
 
     fn adler(data: &[u8]) -> u32 {
-        let (a, b) = data.iter().fold((1u32, 0u32), |(a, b), x| ((a + u32::from(*x)) % 65521, (b + (a + u32::from(*x)) % 65521) % 65521));
+        let (a, b) = data
+            .iter()
+            .fold((1u32, 0u32), |(a, b), x| ((a + u32::from(*x)) % 65521, (b + (a + u32::from(*x)) % 65521) % 65521));
         b << 16 | a
     }
 
@@ -310,7 +318,10 @@ mod tests {
         let test = async move {
             let first = session.streams.recv().await.unwrap();
             let mut second = session.streams.recv().await.unwrap();
-            assert_eq!((first.headers["streamtype"].as_str(), second.headers["streamtype"].as_str()), ("error", "stdin"));
+            assert_eq!(
+                (first.headers["streamtype"].as_str(), second.headers["streamtype"].as_str()),
+                ("error", "stdin")
+            );
             assert_eq!(second.data.recv().await.unwrap(), "hi");
             assert_eq!(second.data.recv().await, None);
             session.send.send(Send::Data(1, "bye".into())).await.unwrap();

@@ -22,7 +22,8 @@ const PING: u8 = 9;
 const PONG: u8 = 10;
 
 /// Channel protocols, the best first.
-const PROTOCOLS: [&str; 5] = ["v5.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io", "base64.channel.k8s.io", "channel.k8s.io"];
+const PROTOCOLS: [&str; 5] =
+    ["v5.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io", "base64.channel.k8s.io", "channel.k8s.io"];
 
 /// The answer to a client's key.
 pub(crate) fn accept_key(key: &str) -> String {
@@ -47,7 +48,10 @@ pub(crate) fn choose_channel(offered: &str) -> Option<&'static str> {
 }
 
 /// One message, fragments joined. `None` at the end. Pings are answered through `control`.
-pub(crate) async fn read_message<R: AsyncRead + Unpin>(reader: &mut R, control: &mpsc::Sender<(u8, Bytes)>) -> io::Result<Option<(u8, Bytes)>> {
+pub(crate) async fn read_message<R: AsyncRead + Unpin>(
+    reader: &mut R,
+    control: &mpsc::Sender<(u8, Bytes)>,
+) -> io::Result<Option<(u8, Bytes)>> {
     let mut message = BytesMut::new();
     let mut kind = 0;
     loop {
@@ -61,7 +65,10 @@ pub(crate) async fn read_message<R: AsyncRead + Unpin>(reader: &mut R, control: 
             127 => reader.read_u64().await?,
             n => u64::from(n),
         };
-        let length = usize::try_from(length).ok().filter(|n| message.len() + n <= MAX_MESSAGE).ok_or_else(|| io::Error::other("message too large"))?;
+        let length = usize::try_from(length)
+            .ok()
+            .filter(|n| message.len() + n <= MAX_MESSAGE)
+            .ok_or_else(|| io::Error::other("message too large"))?;
         let mut mask = [0; 4];
         if masked {
             reader.read_exact(&mut mask).await?;
@@ -111,7 +118,10 @@ pub(crate) async fn write_frame<W: AsyncWrite + Unpin>(writer: &mut W, opcode: u
 }
 
 /// Turns a connection that speaks a channel protocol into a [`Peer`]; the future carries the bytes.
-pub(crate) fn channels<S: AsyncRead + AsyncWrite + Send + 'static>(stream: S, protocol: &str) -> (Peer, impl Future<Output = ()> + Send) {
+pub(crate) fn channels<S: AsyncRead + AsyncWrite + Send + 'static>(
+    stream: S,
+    protocol: &str,
+) -> (Peer, impl Future<Output = ()> + Send) {
     let (reader, writer) = tokio::io::split(stream);
     let (out, out_rx) = mpsc::channel(64);
     let (stdin_tx, stdin) = mpsc::channel(64);
@@ -166,7 +176,12 @@ async fn read_channels<R: AsyncRead + Unpin>(
     }
 }
 
-async fn write_channels<W: AsyncWrite + Unpin>(mut writer: W, base64: bool, mut out: mpsc::Receiver<Out>, mut control: mpsc::Receiver<(u8, Bytes)>) {
+async fn write_channels<W: AsyncWrite + Unpin>(
+    mut writer: W,
+    base64: bool,
+    mut out: mpsc::Receiver<Out>,
+    mut control: mpsc::Receiver<(u8, Bytes)>,
+) {
     let kind = if base64 { TEXT } else { BINARY };
     for channel in [STDOUT, STDERR, ERROR] {
         let byte = if base64 { b'0' + channel } else { channel };
@@ -194,7 +209,9 @@ async fn write_channels<W: AsyncWrite + Unpin>(mut writer: W, base64: bool, mut 
 }
 
 /// Turns binary messages into a stream of bytes, for a session tunnelled through a WebSocket; the future carries them.
-pub(crate) fn tunnel<S: AsyncRead + AsyncWrite + Send + 'static>(stream: S) -> (DuplexStream, impl Future<Output = ()> + Send) {
+pub(crate) fn tunnel<S: AsyncRead + AsyncWrite + Send + 'static>(
+    stream: S,
+) -> (DuplexStream, impl Future<Output = ()> + Send) {
     let (near, far) = tokio::io::duplex(256 << 10);
     let (reader, writer) = tokio::io::split(stream);
     let (far_read, far_write) = tokio::io::split(far);
@@ -208,7 +225,11 @@ pub(crate) fn tunnel<S: AsyncRead + AsyncWrite + Send + 'static>(stream: S) -> (
     (near, task)
 }
 
-async fn from_socket<S: AsyncRead>(mut reader: ReadHalf<S>, mut to: WriteHalf<DuplexStream>, control: mpsc::Sender<(u8, Bytes)>) {
+async fn from_socket<S: AsyncRead>(
+    mut reader: ReadHalf<S>,
+    mut to: WriteHalf<DuplexStream>,
+    control: mpsc::Sender<(u8, Bytes)>,
+) {
     while let Ok(Some((_, message))) = read_message(&mut reader, &control).await {
         if to.write_all(&message).await.is_err() {
             return;
@@ -216,7 +237,11 @@ async fn from_socket<S: AsyncRead>(mut reader: ReadHalf<S>, mut to: WriteHalf<Du
     }
 }
 
-async fn to_socket<S: AsyncWrite>(mut from: ReadHalf<DuplexStream>, mut writer: WriteHalf<S>, mut control: mpsc::Receiver<(u8, Bytes)>) {
+async fn to_socket<S: AsyncWrite>(
+    mut from: ReadHalf<DuplexStream>,
+    mut writer: WriteHalf<S>,
+    mut control: mpsc::Receiver<(u8, Bytes)>,
+) {
     let mut buffer = vec![0; 32 << 10];
     loop {
         let wrote = tokio::select! {

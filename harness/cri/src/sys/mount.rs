@@ -53,8 +53,10 @@ pub fn clone_tree(path: &Path, recursive: bool) -> io::Result<OwnedFd> {
     let path = cpath(path)?;
     let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC.unsigned_abs() | if recursive { AT_RECURSIVE } else { 0 };
     // SAFETY: the path is a C string that lives through the call.
-    unsafe { raw::checked(libc::SYS_open_tree, [raw::int(libc::AT_FDCWD), raw::addr(path.as_ptr()), flags as usize, 0, 0, 0]) }
-        .and_then(fd_of)
+    unsafe {
+        raw::checked(libc::SYS_open_tree, [raw::int(libc::AT_FDCWD), raw::addr(path.as_ptr()), flags as usize, 0, 0, 0])
+    }
+    .and_then(fd_of)
 }
 
 /// Attaches a detached tree at `target`.
@@ -64,14 +66,17 @@ pub fn attach(tree: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
     let target = cpath(target)?;
     // SAFETY: both paths are C strings that live through the call.
     unsafe {
-        raw::checked(libc::SYS_move_mount, [
-            raw::int(tree.as_raw_fd()),
-            raw::addr(EMPTY.as_ptr()),
-            raw::int(libc::AT_FDCWD),
-            raw::addr(target.as_ptr()),
-            F_EMPTY_PATH | T_SYMLINKS,
-            0,
-        ])
+        raw::checked(
+            libc::SYS_move_mount,
+            [
+                raw::int(tree.as_raw_fd()),
+                raw::addr(EMPTY.as_ptr()),
+                raw::int(libc::AT_FDCWD),
+                raw::addr(target.as_ptr()),
+                F_EMPTY_PATH | T_SYMLINKS,
+                0,
+            ],
+        )
     }
     .map(drop)
 }
@@ -80,14 +85,17 @@ fn setattr(tree: BorrowedFd<'_>, attr: &MountAttr, recursive: bool) -> io::Resul
     let flags = libc::AT_EMPTY_PATH.unsigned_abs() | if recursive { AT_RECURSIVE } else { 0 };
     // SAFETY: the struct is what the kernel expects, and its size is given.
     unsafe {
-        raw::checked(libc::SYS_mount_setattr, [
-            raw::int(tree.as_raw_fd()),
-            raw::addr(EMPTY.as_ptr()),
-            flags as usize,
-            raw::addr(attr),
-            size_of::<MountAttr>(),
-            0,
-        ])
+        raw::checked(
+            libc::SYS_mount_setattr,
+            [
+                raw::int(tree.as_raw_fd()),
+                raw::addr(EMPTY.as_ptr()),
+                flags as usize,
+                raw::addr(attr),
+                size_of::<MountAttr>(),
+                0,
+            ],
+        )
     }
     .map(drop)
 }

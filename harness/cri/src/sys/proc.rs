@@ -39,7 +39,8 @@ impl ProcessId {
     pub fn open(&self) -> io::Result<PidFd> {
         // SAFETY: pidfd_open takes two numbers.
         let fd = unsafe { raw::checked(libc::SYS_pidfd_open, [raw::int(self.pid), 0, 0, 0, 0, 0]) };
-        let fd = fd.map_err(|e| if e.raw_os_error() == Some(libc::ESRCH) { io::ErrorKind::NotFound.into() } else { e })?;
+        let fd =
+            fd.map_err(|e| if e.raw_os_error() == Some(libc::ESRCH) { io::ErrorKind::NotFound.into() } else { e })?;
         // SAFETY: the kernel has just made this descriptor for us.
         let fd = unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).map_err(io::Error::other)?) };
         if start_time(self.pid).ok() == Some(self.start) { Ok(PidFd(fd)) } else { Err(io::ErrorKind::NotFound.into()) }

@@ -137,19 +137,57 @@ impl Filter {
 
 const NAMESPACE_FLAGS: u64 = 0x7e02_0080;
 
-const OPS: [&str; 7] = ["SCMP_CMP_EQ", "SCMP_CMP_NE", "SCMP_CMP_LT", "SCMP_CMP_LE", "SCMP_CMP_GT", "SCMP_CMP_GE", "SCMP_CMP_MASKED_EQ"];
+const OPS: [&str; 7] =
+    ["SCMP_CMP_EQ", "SCMP_CMP_NE", "SCMP_CMP_LT", "SCMP_CMP_LE", "SCMP_CMP_GT", "SCMP_CMP_GE", "SCMP_CMP_MASKED_EQ"];
 
 /// Calls the default profile denies to a container without the capability; without one named, to all.
 const DENIED: &[(&str, &[&str])] = &[
-    ("", &[
-        "add_key", "request_key", "keyctl", "kexec_load", "kexec_file_load", "create_module", "get_kernel_syms",
-        "query_module", "nfsservctl", "uselib", "ustat", "sysfs", "_sysctl", "userfaultfd", "io_uring_setup",
-        "io_uring_enter", "io_uring_register", "move_pages", "swapon", "swapoff", "vserver",
-    ]),
-    ("SYS_ADMIN", &[
-        "mount", "umount2", "pivot_root", "setns", "fsopen", "fsconfig", "fsmount", "fspick", "move_mount",
-        "open_tree", "mount_setattr", "quotactl", "quotactl_fd", "lookup_dcookie", "fanotify_init",
-    ]),
+    (
+        "",
+        &[
+            "add_key",
+            "request_key",
+            "keyctl",
+            "kexec_load",
+            "kexec_file_load",
+            "create_module",
+            "get_kernel_syms",
+            "query_module",
+            "nfsservctl",
+            "uselib",
+            "ustat",
+            "sysfs",
+            "_sysctl",
+            "userfaultfd",
+            "io_uring_setup",
+            "io_uring_enter",
+            "io_uring_register",
+            "move_pages",
+            "swapon",
+            "swapoff",
+            "vserver",
+        ],
+    ),
+    (
+        "SYS_ADMIN",
+        &[
+            "mount",
+            "umount2",
+            "pivot_root",
+            "setns",
+            "fsopen",
+            "fsconfig",
+            "fsmount",
+            "fspick",
+            "move_mount",
+            "open_tree",
+            "mount_setattr",
+            "quotactl",
+            "quotactl_fd",
+            "lookup_dcookie",
+            "fanotify_init",
+        ],
+    ),
     ("BPF", &["bpf"]),
     ("PERFMON", &["perf_event_open"]),
     ("SYS_BOOT", &["reboot"]),
@@ -171,8 +209,10 @@ impl Rule {
         let caps_all = |c: &Condition| c.caps.as_ref().is_none_or(|l| l.iter().all(|n| caps.has(n)));
         let caps_any = |c: &Condition| c.caps.as_ref().is_some_and(|l| l.iter().any(|n| caps.has(n)));
         let arch_in = |c: &Condition| c.arches.as_ref().map(|l| l.iter().any(|a| here.contains(&a.as_str())));
-        caps_all(&self.includes) && arch_in(&self.includes) != Some(false)
-            && !caps_any(&self.excludes) && arch_in(&self.excludes) != Some(true)
+        caps_all(&self.includes)
+            && arch_in(&self.includes) != Some(false)
+            && !caps_any(&self.excludes)
+            && arch_in(&self.excludes) != Some(true)
     }
 }
 
@@ -361,8 +401,13 @@ mod tests {
         let plain = Filter::runtime_default(Caps::container_default());
         let admin = Filter::runtime_default(Caps::ALL);
         for (name, args, denied) in [
-            ("mount", 0, true), ("read", 0, false), ("clone", 0x2000_0000, true), ("clone", 0x11, false),
-            ("unshare", 0x200, false), ("chroot", 0, false), ("bpf", 0, true),
+            ("mount", 0, true),
+            ("read", 0, false),
+            ("clone", 0x2000_0000, true),
+            ("clone", 0x11, false),
+            ("unshare", 0x200, false),
+            ("chroot", 0, false),
+            ("bpf", 0, true),
         ] {
             assert_eq!(run(&plain, nr(name), [args, 0, 0, 0, 0, 0]) != ALLOW, denied, "{name}");
             assert_eq!(run(&admin, nr(name), [args, 0, 0, 0, 0, 0]), ALLOW, "{name} with all capabilities");
@@ -399,7 +444,11 @@ mod tests {
 
     #[test]
     fn a_profile_that_makes_no_sense_is_an_error() {
-        for bad in ["{", r#"{"defaultAction":"X"}"#, r#"{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["read"],"action":"SCMP_ACT_LOG","args":[{"index":6,"value":0,"op":"SCMP_CMP_EQ"}]}]}"#] {
+        for bad in [
+            "{",
+            r#"{"defaultAction":"X"}"#,
+            r#"{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["read"],"action":"SCMP_ACT_LOG","args":[{"index":6,"value":0,"op":"SCMP_CMP_EQ"}]}]}"#,
+        ] {
             assert!(Filter::from_json(bad.as_bytes(), Caps::default()).is_err(), "{bad}");
         }
     }

@@ -57,7 +57,12 @@ impl UserDb {
         let users = passwd.lines().filter_map(|line| {
             let f: Vec<&str> = line.split(':').collect();
             let (uid, gid) = (f.get(2)?.parse().ok()?, f.get(3)?.parse().ok()?);
-            Some(User { name: (*f.first()?).to_owned(), uid, gid, home: f.get(5).map(|h| (*h).to_owned()).unwrap_or_default() })
+            Some(User {
+                name: (*f.first()?).to_owned(),
+                uid,
+                gid,
+                home: f.get(5).map(|h| (*h).to_owned()).unwrap_or_default(),
+            })
         });
         let groups = group.lines().filter_map(|line| {
             let f: Vec<&str> = line.split(':').collect();
@@ -94,11 +99,15 @@ impl UserDb {
             let groups = self.groups_of(&found.name);
             Identity { uid: found.uid, gid: found.gid, groups, home: Some(found.home.clone()) }
         } else {
-            let uid = user.parse().map_err(|_| "unable to find user ".to_owned() + user + ": no matching entries in passwd file")?;
+            let uid = user
+                .parse()
+                .map_err(|_| "unable to find user ".to_owned() + user + ": no matching entries in passwd file")?;
             Identity { uid, ..Identity::default() }
         };
         if let Some(group) = group {
-            id.gid = self.group(group).ok_or_else(|| "unable to find group ".to_owned() + group + ": no matching entries in group file")?;
+            id.gid = self
+                .group(group)
+                .ok_or_else(|| "unable to find group ".to_owned() + group + ": no matching entries in group file")?;
         }
         Ok(id)
     }

@@ -37,7 +37,11 @@ pub type Beside = fn(PathBuf) -> Pin<Box<dyn Future<Output = ()>>>;
 pub fn start(dir: &Path, beside: Option<Beside>) -> Node {
     let dir = dir.to_owned();
     let cgroup = format!("podlab-test-{}", std::process::id());
-    let new = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWNET;
+    let new = CloneFlags::CLONE_NEWNS
+        | CloneFlags::CLONE_NEWPID
+        | CloneFlags::CLONE_NEWUTS
+        | CloneFlags::CLONE_NEWIPC
+        | CloneFlags::CLONE_NEWNET;
     // The first child is the first process of the pid namespace; this process stays outside all but the pid one.
     let child = match unsafe { fork() }.unwrap() {
         ForkResult::Parent { child } => child,
@@ -77,7 +81,11 @@ fn node(dir: &Path, cgroup: &str, beside: Option<Beside>) {
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SHARED, None::<&str>).unwrap();
     mount(Some("proc"), "/proc", Some("proc"), MsFlags::empty(), None::<&str>).unwrap();
     let run = dir.join("run");
-    let init = Init::new(InitConfig { socket: run.join("init.sock"), run_dir: run, start_agent: true, lifeline: None }, Clock::real()).unwrap();
+    let init = Init::new(
+        InitConfig { socket: run.join("init.sock"), run_dir: run, start_agent: true, lifeline: None },
+        Clock::real(),
+    )
+    .unwrap();
     init.run(|| {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(agent(dir, cgroup, beside))
@@ -94,7 +102,12 @@ async fn agent(dir: &Path, cgroup: &str, beside: Option<Beside>) -> i32 {
     config.registries.hosts.insert("registry.test".into(), "127.0.0.1:8081".parse().unwrap());
     config.registries.plain_http.insert("private.registry.test".into());
     config.registries.hosts.insert("private.registry.test".into(), "127.0.0.1:8082".parse().unwrap());
-    let deps = BridgeDeps { clock, rng: Rng::from_entropy(), recorder: Recorder::disabled(clock), network: Arc::new(LoopbackOnly) };
+    let deps = BridgeDeps {
+        clock,
+        rng: Rng::from_entropy(),
+        recorder: Recorder::disabled(clock),
+        network: Arc::new(LoopbackOnly),
+    };
     std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap();
     let bridge = match Bridge::new(config, deps) {
         Ok(bridge) => bridge,
@@ -144,7 +157,8 @@ impl Node {
 
     /// Processes of the node: init, the bridge, and whatever else.
     pub fn processes(&self) -> usize {
-        let all = std::fs::read_dir(self.inside("..").ancestors().find(|p| p.ends_with("root")).unwrap().join("proc")).unwrap();
+        let all = std::fs::read_dir(self.inside("..").ancestors().find(|p| p.ends_with("root")).unwrap().join("proc"))
+            .unwrap();
         all.flatten().filter(|e| e.file_name().to_string_lossy().bytes().all(|b| b.is_ascii_digit())).count()
     }
 

@@ -18,7 +18,11 @@ fn split(url: &str) -> (String, String) {
 async fn upgrade(url: &str, method: &str, headers: &str) -> (TcpStream, String) {
     let (host, path) = split(url);
     let mut tcp = TcpStream::connect(&host).await.unwrap();
-    tcp.write_all(format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\n{headers}\r\n").as_bytes()).await.unwrap();
+    tcp.write_all(
+        format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\n{headers}\r\n").as_bytes(),
+    )
+    .await
+    .unwrap();
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(tcp.read_u8().await.unwrap());
@@ -27,7 +31,9 @@ async fn upgrade(url: &str, method: &str, headers: &str) -> (TcpStream, String) 
 }
 
 fn websocket_headers(protocol: &str) -> String {
-    format!("Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: {protocol}\r\n")
+    format!(
+        "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: {protocol}\r\n"
+    )
 }
 
 /// Whether a URL is no good (any more).
@@ -59,7 +65,11 @@ async fn read_message<R: AsyncRead + Unpin>(r: &mut R) -> Option<Vec<u8>> {
 /// Sends messages; returns what each channel carried until the end.
 pub async fn websocket(url: &str, protocol: &str, messages: &[&[u8]]) -> BTreeMap<u8, String> {
     let (mut tcp, head) = upgrade(url, "GET", &websocket_headers(protocol)).await;
-    assert!(head.starts_with("HTTP/1.1 101") && head.to_lowercase().contains(&format!("sec-websocket-protocol: {protocol}")), "{head}");
+    assert!(
+        head.starts_with("HTTP/1.1 101")
+            && head.to_lowercase().contains(&format!("sec-websocket-protocol: {protocol}")),
+        "{head}"
+    );
     for message in messages {
         send_message(&mut tcp, message).await;
     }
@@ -139,7 +149,11 @@ impl Spdy {
 /// Exec with these streams; what stdin is given is sent at once and closed.
 pub async fn spdy_exec(url: &str, streams: &[&str], stdin: &[u8]) -> BTreeMap<String, String> {
     let (mut tcp, head) = upgrade(url, "POST", "Upgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\nX-Stream-Protocol-Version: v3.channel.k8s.io\r\n").await;
-    assert!(head.starts_with("HTTP/1.1 101") && head.to_lowercase().contains("x-stream-protocol-version: v4.channel.k8s.io"), "{head}");
+    assert!(
+        head.starts_with("HTTP/1.1 101")
+            && head.to_lowercase().contains("x-stream-protocol-version: v4.channel.k8s.io"),
+        "{head}"
+    );
     let mut spdy = Spdy::new();
     let id = |n: usize| u32::try_from(n * 2 + 1).unwrap();
     for (n, kind) in streams.iter().enumerate() {
@@ -150,7 +164,11 @@ pub async fn spdy_exec(url: &str, streams: &[&str], stdin: &[u8]) -> BTreeMap<St
     }
     tcp.write_all(&spdy.frames).await.unwrap();
     let got = Spdy::collect(&mut tcp, &[]).await;
-    streams.iter().enumerate().map(|(n, kind)| ((*kind).to_owned(), got.get(&id(n)).cloned().unwrap_or_default())).collect()
+    streams
+        .iter()
+        .enumerate()
+        .map(|(n, kind)| ((*kind).to_owned(), got.get(&id(n)).cloned().unwrap_or_default()))
+        .collect()
 }
 
 /// One forwarded connection, directly or tunnelled through a WebSocket.
@@ -179,7 +197,8 @@ pub async fn spdy_forward(url: &str, tunnel: bool, port: u16, data: &[u8]) -> BT
             () = carry => unreachable!(),
         }
     } else {
-        let (mut tcp, head) = upgrade(url, "POST", "Upgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: portforward.k8s.io\r\n").await;
+        let (mut tcp, head) =
+            upgrade(url, "POST", "Upgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: portforward.k8s.io\r\n").await;
         assert!(head.starts_with("HTTP/1.1 101"), "{head}");
         tcp.write_all(&spdy.frames).await.unwrap();
         Spdy::collect(&mut tcp, &[1, 3]).await
