@@ -5,8 +5,10 @@
 #![deny(missing_docs)]
 
 mod deployment;
+mod disruption;
 mod endpoints;
 mod garbage;
+mod job;
 mod namespace;
 mod node_lifecycle;
 mod pod_gc;

@@ -5,6 +5,7 @@ use podlab_api::{
     apps::{Deployment, ReplicaSet},
     coordination::Lease,
     core::{Namespace, Node, Pod, Service},
+    policy::PodDisruptionBudget,
 };
 use podlab_client::{
     Client, ListOptions,
@@ -17,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     deployment::Deployments,
+    disruption::Disruption,
     endpoints::EndpointSlices,
     garbage::{self, Collector, FOLLOWED, Graph},
     namespace::NamespaceDeleter,
@@ -97,6 +99,8 @@ impl Controllers {
         collectors(&mut s);
         nodes(&mut s);
         crate::volumes::start(&mut s);
+        crate::job::start(&mut s);
+        budgets(&mut s);
         shutdown.cancelled().await;
         s.tasks.shutdown().await;
     }
@@ -217,4 +221,20 @@ fn nodes(s: &mut Starter) {
     s.drive(NodeLifecycle::new(client.clone(), events, (nodes.clone(), leases, pods.clone()), clock), lifecycle);
     let events = s.events("taint-eviction-controller");
     s.drive(TaintEviction { client, events, nodes, pods, clock, scheduled: std::sync::Mutex::default() }, eviction);
+}
+
+fn budgets(s: &mut Starter) {
+    let (budgets, budget_deltas) = s.follow::<PodDisruptionBudget>();
+    let (_, pod_deltas) = s.follow::<Pod>();
+    let queue = Queue::default();
+    s.tasks.spawn(feed(budget_deltas, queue.clone(), |d| vec![key_of(&**d.object())]));
+    s.tasks.spawn(feed(pod_deltas, queue.clone(), move |d| {
+        let old = match d {
+            Delta::Applied { old, .. } => old.as_deref(),
+            Delta::Deleted(_) => None,
+        };
+        Disruption::concerned(&budgets, old, d.object())
+    }));
+    let events = s.events("controllermanager");
+    s.drive(Disruption { client: s.client.clone(), events, clock: s.clock }, queue);
 }
