@@ -1,0 +1,82 @@
+//! The command line on wrong input: one sentence, exit code 2, nothing left behind.
+
+use std::{
+    path::Path,
+    process::{Command, Output},
+};
+
+fn podlab(args: &[&str], state: &Path) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_podlab")).args(args).env("PODLAB_STATE", state).current_dir(state).output().unwrap()
+}
+
+fn stderr(o: &Output) -> String {
+    String::from_utf8_lossy(&o.stderr).into_owned()
+}
+
+#[test]
+fn an_unknown_cluster_is_one_sentence_and_exit_2_and_down_is_idempotent() {
+    let dir = tempfile::tempdir().unwrap();
+    for args in [&["logs", "plane"][..], &["enter"], &["node", "kill", "node-1"], &["image", "load", "x.tar"], &["image", "push", "x.tar", "registry.test/a:1"]] {
+        let o = podlab(args, dir.path());
+        assert_eq!(o.status.code(), Some(2), "{args:?}");
+        assert!(stderr(&o).contains("there is no cluster \"podlab\""), "{args:?}: {}", stderr(&o));
+    }
+    for _ in 0..2 {
+        assert_eq!(podlab(&["down"], dir.path()).status.code(), Some(0));
+    }
+}
+
+#[test]
+fn a_bad_name_a_bad_size_and_a_missing_archive_are_refused_before_anything_starts() {
+    let dir = tempfile::tempdir().unwrap();
+    for (args, word) in [
+        (&["up", "--name", "../x"][..], "must be 1 to 40 characters"),
+        (&["up", "--node-memory", "much"], "quantity"),
+        (&["up", "--nodes", "0"], "nodes"),
+        (&["up", "--image-archive", "nope.tar"], "nope.tar"),
+        (&["up", "--isolation", "thread"], "not available"),
+    ] {
+        let o = podlab(args, dir.path());
+        assert_eq!(o.status.code(), Some(2), "{args:?}");
+        assert!(stderr(&o).contains(word), "{args:?}: {}", stderr(&o));
+    }
+}
+
+#[test]
+fn scenarios_that_cannot_be_used_are_all_named_and_nothing_is_played() {
+    let dir = tempfile::tempdir().unwrap();
+    let scenarios = dir.path().join("s");
+    std::fs::create_dir(&scenarios).unwrap();
+    std::fs::write(scenarios.join("a.yaml"), "apiVersion: podlab/v1\nkind: Scenario\nintention: x\n").unwrap();
+    std::fs::write(scenarios.join("b.yaml"), "- 1\n").unwrap();
+    let o = podlab(&["e2e", "--scenarios", "s"], dir.path());
+    let text = stderr(&o);
+    assert_eq!(o.status.code(), Some(2));
+    assert!(text.contains("a.yaml") && text.contains("b.yaml") && text.contains("2 of the scenario files"), "{text}");
+    assert_eq!(podlab(&["lint", "s"], dir.path()).status.code(), Some(1));
+    assert_eq!(podlab(&["e2e", "nothing-has-this-name", "--scenarios", "s"], dir.path()).status.code(), Some(2));
+}
+
+#[test]
+fn a_cluster_comes_up_refuses_a_second_of_its_name_and_goes_without_a_trace() {
+    let dir = tempfile::tempdir().unwrap();
+    let up = podlab(&["up", "--name", "cli-test"], dir.path());
+    assert_eq!(up.status.code(), Some(0), "{}", stderr(&up));
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(dir.path().join("podlab.kubeconfig")).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    let again = podlab(&["up", "--name", "cli-test"], dir.path());
+    assert_eq!(again.status.code(), Some(2));
+    assert!(stderr(&again).contains("already up"), "{}", stderr(&again));
+    let ps = podlab(&["ps", "-o", "json"], dir.path());
+    assert!(String::from_utf8_lossy(&ps.stdout).contains("\"live\": true"));
+    let inside = podlab(&["enter", "--name", "cli-test", "--", "hostname"], dir.path());
+    assert_eq!(String::from_utf8_lossy(&inside.stdout).trim(), "node-1");
+    let archive = dir.path().join("i.tar");
+    podlab_testimage::Image::testimage().write_archive(&archive, "docker.io/library/mine:1").unwrap();
+    let load = podlab(&["image", "load", "--name", "cli-test", "i.tar"], dir.path());
+    assert!(String::from_utf8_lossy(&load.stdout).contains("mine:1"), "{}", stderr(&load));
+    let push = podlab(&["image", "push", "--name", "cli-test", "i.tar", "private.registry.test/mine:1"], dir.path());
+    assert_eq!(push.status.code(), Some(0), "{}", stderr(&push));
+    assert_eq!(podlab(&["down", "--name", "cli-test"], dir.path()).status.code(), Some(0));
+    assert!(!dir.path().join("cli-test").exists());
+}
