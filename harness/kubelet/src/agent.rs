@@ -76,6 +76,8 @@ pub(crate) struct Agent {
     pub(crate) runtime_name: Mutex<(String, String)>,
     /// UIDs the runtime had something of when the agent started.
     pub(crate) inventory: Mutex<BTreeSet<String>>,
+    /// CPU requests of all Burstable Pods, as last written to their cgroup.
+    pub(crate) qos_shares: Mutex<Option<i64>>,
     /// UIDs of the last listing that neither the API nor a worker knew.
     pub(crate) suspects: Mutex<BTreeSet<String>>,
     /// The API's Pods are known and what they do not explain is being removed.
@@ -148,6 +150,9 @@ impl Agent {
             .filter(|p| qos::of(p) == QosClass::Burstable)
             .map(|p| resources::pod_requests(p).get("cpu").copied().unwrap_or(0))
             .sum();
+        if self.qos_shares.lock().replace(burstable) == Some(burstable) {
+            return;
+        }
         for (class, shares) in
             [(QosClass::Burstable, resources::shares(burstable)), (QosClass::BestEffort, resources::SHARES.0)]
         {

@@ -217,6 +217,7 @@ fn assemble(config: KubeletConfig, deps: Deps, tasks: &TaskTracker, stop: &Cance
         health: watch::Sender::new(RuntimeHealth::default()),
         runtime_name: Mutex::new(("unknown".to_owned(), String::new())),
         inventory: Mutex::new(BTreeSet::new()),
+        qos_shares: Mutex::new(None),
         suspects: Mutex::new(BTreeSet::new()),
         swept: std::sync::atomic::AtomicBool::new(false),
         node: Mutex::new(Node::default()),

@@ -15,7 +15,7 @@ use podlab_lifecycle::{
     backoff::Backoff,
     container::StartFailure,
     image::{PullPolicy, with_default_tag},
-    spec::ContainerKind,
+    spec::{self, ContainerKind},
     words::WaitingReason,
 };
 use podlab_timeline::{Lane, Outcome, Recorder};
@@ -72,7 +72,12 @@ pub(crate) struct ImageManager {
 struct State {
     backoff: Backoff,
     errors: BTreeMap<String, String>,
+    /// Images looked up while their Pod's sandbox was being made, by Pod UID and name; each is used once.
+    peeked: BTreeMap<(String, String), v1::Image>,
 }
+
+/// Images of a Pod looked up ahead.
+const MAX_PEEKS: usize = 8;
 
 impl ImageManager {
     pub(crate) fn new(
@@ -93,9 +98,34 @@ impl ImageManager {
             say,
             recorder: recorder.lane(Lane::Image),
             turns: turns.map(Semaphore::new),
-            state: Mutex::new(State { backoff: Backoff::image_pull(), errors: BTreeMap::new() }),
+            state: Mutex::new(State { backoff: Backoff::image_pull(), errors: BTreeMap::new(), peeked: BTreeMap::new() }),
             records: PullRecords::new(host, config.root_dir.join("image_manager")),
         }
+    }
+
+    /// Looks a Pod's images up ahead, so that its containers do not wait for the answer one by one.
+    pub(crate) async fn peek(&self, pod: &Pod) {
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        let all = spec::init_containers(pod).iter().chain(spec::containers(pod));
+        let mut names: Vec<(String, String)> =
+            all.filter_map(|c| Some((with_default_tag(c.image.as_deref()?).ok()?, c.image.clone()?))).collect();
+        names.sort();
+        names.dedup();
+        names.truncate(MAX_PEEKS);
+        let looks = names.into_iter().map(|(name, image)| async move {
+            let wanted = v1::ImageSpec { image: name.clone(), user_specified_image: image, ..Default::default() };
+            (name, self.images.image_status(wanted).await)
+        });
+        for (name, found) in futures::future::join_all(looks).await {
+            if let Ok(Some(image)) = found {
+                self.state.lock().peeked.insert((uid.clone(), name), image);
+            }
+        }
+    }
+
+    /// Forgets what was looked up for a Pod.
+    pub(crate) fn forget(&self, uid: &str) {
+        self.state.lock().peeked.retain(|(u, _), _| u != uid);
     }
 
     /// Makes sure the image of a container is on the node and the Pod may use it. Dropping it midway abandons a pull.
@@ -114,7 +144,13 @@ impl ImageManager {
         };
         let wanted =
             v1::ImageSpec { image: name.clone(), user_specified_image: image.to_owned(), ..Default::default() };
-        let present = match self.images.image_status(wanted.clone()).await {
+        let uid = r.pod.metadata.uid.clone().unwrap_or_default();
+        let peeked = self.state.lock().peeked.remove(&(uid, name.clone()));
+        let looked = match peeked {
+            Some(image) => Ok(Some(image)),
+            None => self.images.image_status(wanted.clone()).await,
+        };
+        let present = match looked {
             Ok(found) => found,
             Err(e) => {
                 let message = format!("Failed to inspect image \"{image}\": {e}");

@@ -24,6 +24,8 @@ struct Inbox {
     end: EndRequest,
     /// State of each sandbox and container the worker has seen; older news is no news.
     known: BTreeMap<String, RuntimeState>,
+    /// Something ended since the worker last read the runtime.
+    ended: bool,
     finished: bool,
     removed: bool,
 }
@@ -55,6 +57,7 @@ impl Mailbox {
             pending: true,
             end: EndRequest::default(),
             known: BTreeMap::new(),
+            ended: false,
             finished: false,
             removed: false,
         };
@@ -131,8 +134,14 @@ impl Mailbox {
                 return;
             }
             inbox.pending = true;
+            inbox.ended |= state == RuntimeState::Exited;
         }
         self.notify.notify_one();
+    }
+
+    /// Whether something has ended since this was last asked.
+    pub(crate) fn take_ended(&self) -> bool {
+        std::mem::take(&mut self.inbox.lock().ended)
     }
 
     /// Takes note of what the worker has just read from the runtime.

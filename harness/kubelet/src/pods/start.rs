@@ -100,6 +100,9 @@ impl Worker {
                 return Err(fail(WaitingReason::CreateContainerError, e.message, None, false));
             }
         };
+        if let Some(expected) = &mut self.expected {
+            expected.containers.push(id.clone());
+        }
         agent.say.container(pod, kind, &c.name, "Created", "Container created");
         let start = agent.recorder.now();
         let started = agent.runtime.start_container(&id).await;

@@ -9,7 +9,7 @@ use podlab_lifecycle::{
     actions::{self, Actions},
     backoff,
     phase::Liveness,
-    runtime::{RuntimePod, RuntimeState},
+    runtime::{RuntimePod, RuntimeState, SandboxRecord},
     spec::{self, ContainerKind},
     status::MayRun,
     termination,
@@ -25,6 +25,7 @@ use super::{
 use crate::{
     container::{self, DnsWarning, MountSource, NodeDns, dns_config, sandbox_config, spec_hash},
     images::Keyring,
+    runtime::Expected,
 };
 
 /// Largest resolv.conf read.
@@ -95,12 +96,14 @@ impl Worker {
             return Synced::Again { outcome: SyncOutcome::NetworkNotReady, changed: false };
         }
         self.agent.objects.retain(pod);
-        if let Err(error) = self.prepare(pod) {
+        let (agent, ending) = (self.agent.clone(), self.mailbox.ending.clone());
+        // Directories and cgroups are made while the API is being asked for what the volumes hold.
+        let (volumes, prepared) = tokio::join!(biased; agent.volumes.ensure(pod, &ending), async { self.prepare(pod) });
+        if let Err(error) = prepared {
             self.agent.say.warn(pod, "Failed", format!("error making pod data directories: {error}"));
             return failed(false);
         }
-        let ending = self.mailbox.ending.clone();
-        let volumes = match self.agent.volumes.ensure(pod, &ending).await {
+        let volumes = match volumes {
             Ok(Some(v)) => v,
             Ok(None) => return failed(true),
             Err(error) => {
@@ -219,14 +222,28 @@ impl Worker {
     ) -> Option<Round> {
         let attempt = plan.create_sandbox.unwrap_or_else(|| runtime.sandboxes.first().map_or(0, |s| s.attempt));
         let sandbox = self.sandbox_config(pod, attempt, plan.create_sandbox.is_some());
+        let mut sandboxes = runtime.sandboxes.clone();
         let (sandbox_id, ips) = if plan.create_sandbox.is_some() {
             if self.mailbox.ending.is_cancelled() {
                 return None;
             }
             *changed = true;
             self.may_have_history = true;
-            match self.create_sandbox(pod, &sandbox).await {
-                Some(made) => made,
+            let agent = self.agent.clone();
+            let (made, ()) = tokio::join!(biased; self.create_sandbox(pod, &sandbox), agent.images.peek(pod));
+            match made {
+                Some((id, ips)) => {
+                    let record = SandboxRecord {
+                        id: id.clone(),
+                        attempt,
+                        ready: true,
+                        created_at: self.agent.clock.wall(),
+                        ips: ips.clone(),
+                        host_network: spec::host_network(pod),
+                    };
+                    sandboxes.insert(0, record);
+                    (id, ips)
+                }
                 None => {
                     errors.add(None);
                     *changed = false;
@@ -240,6 +257,10 @@ impl Worker {
             (plan.sandbox_id.clone()?, ips)
         };
         let ips = if spec::host_network(pod) { self.agent.config.node_ips.clone() } else { ips };
+        if !plan.kill_pod || sandboxes.len() == 1 {
+            let containers = runtime.containers.iter().map(|c| c.id.clone()).collect();
+            self.expected = Some(Expected { sandboxes, containers });
+        }
         let image_volumes = BTreeMap::new();
         Some(Round { pod: pod.clone(), runtime, sandbox_id, sandbox, ips, volumes, keyring, image_volumes })
     }

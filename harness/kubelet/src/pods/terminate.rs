@@ -77,6 +77,7 @@ impl Worker {
             agent.qos_changed();
         }
         agent.objects.release(&self.uid);
+        agent.images.forget(&self.uid);
         if let Some(current) = agent.status.get(&self.uid) {
             self.publish(pod, status::finish(pod, &current), MayRun::No);
         }

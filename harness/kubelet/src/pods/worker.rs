@@ -23,7 +23,7 @@ use podlab_timeline::{PodKey, Stage};
 use super::mailbox::Mailbox;
 use crate::{
     agent::Agent,
-    runtime::{Cri, Reader},
+    runtime::{Cri, Expected, Reader},
     status::key_of,
 };
 
@@ -46,6 +46,8 @@ pub(super) struct Worker {
     pub(super) verdict: Option<Verdict>,
     /// The container started last; it is shown running once even if it has ended by now.
     pub(super) just_started: Option<String>,
+    /// What the runtime must hold after a sync that only added to it, so that one look at each container is enough.
+    pub(super) expected: Option<Expected>,
     /// Whether the runtime may hold something of this Pod that the worker has not made itself.
     pub(super) may_have_history: bool,
     pub(super) has_cgroup: bool,
@@ -74,6 +76,7 @@ impl Worker {
             failures: StartFailures::new(),
             verdict: None,
             just_started: None,
+            expected: None,
             has_cgroup: false,
             grace: None,
             resize: None,
@@ -91,6 +94,11 @@ impl Worker {
 
     async fn live(&mut self) {
         let mut state = WorkerState::Syncing;
+        if !self.mailbox.ending.is_cancelled() {
+            let pod = self.mailbox.pod();
+            self.agent.objects.retain(&pod);
+            self.agent.volumes.prefetch(&pod, &self.agent.tasks);
+        }
         loop {
             let pod = self.mailbox.take();
             let next = match state {
@@ -104,7 +112,10 @@ impl Worker {
                         continue;
                     }
                     Synced::Again { changed: true, .. } => continue,
-                    Synced::Again { outcome, changed: false } => outcome,
+                    Synced::Again { outcome, changed: false } => {
+                        self.expected = None;
+                        outcome
+                    }
                 },
                 WorkerState::Terminating => match self.terminate(&pod).await {
                     Ok(()) => {
@@ -135,8 +146,14 @@ impl Worker {
 
     /// Reads the Pod from the runtime; what it saw counts as known.
     pub(super) async fn read(&mut self) -> Cri<RuntimePod> {
-        let mut runtime =
-            if self.may_have_history { self.reader.read(&self.uid).await?.pod } else { RuntimePod::default() };
+        if self.mailbox.take_ended() {
+            self.expected = None;
+        }
+        let mut runtime = match self.expected.take() {
+                _ if !self.may_have_history => RuntimePod::default(),
+                Some(known) => self.reader.read_known(&self.uid, known).await?,
+                None => self.reader.read(&self.uid).await?,
+            };
         // A container that ended before anybody could look is shown running once, as a watcher upstream would see it.
         if let Some(id) = self.just_started.take()
             && let Some(c) = runtime

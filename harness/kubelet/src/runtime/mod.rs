@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 pub use grpc::CriSocket;
 use podlab_cri::v1;
-pub(crate) use records::Reader;
+pub(crate) use records::{Expected, Reader};
 
 /// A failed CRI call. `Display` is the text Go's gRPC client gives it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -20,11 +20,13 @@ const FALLBACK_BYTES: usize = 2048;
 /// …and lines.
 const FALLBACK_LINES: usize = 80;
 
-/// The runtime's view of a Pod, with where its logs are.
+/// What a sync that only added things leaves behind.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct PodRuntime {
-    /// What decisions read.
-    pub(crate) pod: RuntimePod,
+pub(crate) struct Expected {
+    /// The sandbox in use and older ones.
+    pub(crate) sandboxes: Vec<SandboxRecord>,
+    /// Ids of all containers.
+    pub(crate) containers: Vec<String>,
 }
 
 /// Reads one Pod from the runtime and remembers what cannot change any more.
@@ -45,7 +47,7 @@ impl Reader {
     ///
     /// # Errors
     /// When a list fails; a container that vanishes between list and status is left out.
-    pub(crate) async fn read(&mut self, uid: &str) -> Cri<PodRuntime> {
+    pub(crate) async fn read(&mut self, uid: &str) -> Cri<RuntimePod> {
         let selector: BTreeMap<String, String> = [(labels::POD_UID.to_owned(), uid.to_owned())].into();
         let sandboxes = v1::PodSandboxFilter { label_selector: selector.clone(), ..Default::default() };
         let containers = v1::ContainerFilter { label_selector: selector, ..Default::default() };
@@ -87,7 +89,26 @@ impl Reader {
         self.ended.retain(|id, _| containers.iter().any(|c| c.id == *id));
         self.ips.retain(|id, _| pod.sandboxes.iter().any(|s| s.id == *id));
         pod.sort();
-        Ok(PodRuntime { pod })
+        Ok(pod)
+    }
+
+    /// The same, when it is known what there must be: asks for the containers alone, and lists only if one is missing.
+    pub(crate) async fn read_known(&mut self, uid: &str, expected: Expected) -> Cri<RuntimePod> {
+        let fresh: Vec<&String> = expected.containers.iter().filter(|id| !self.ended.contains_key(*id)).collect();
+        let statuses = futures::future::join_all(fresh.iter().map(|id| self.runtime.container_status(id))).await;
+        let mut pod = RuntimePod { sandboxes: expected.sandboxes, containers: Vec::new() };
+        for status in statuses {
+            match status {
+                Ok(s) => pod.containers.extend(self.container(s).await),
+                Err(_) => return self.read(uid).await,
+            }
+        }
+        pod.containers.extend(expected.containers.iter().filter_map(|id| self.ended.get(id)).cloned());
+        for c in pod.containers.iter().filter(|c| c.state == RuntimeState::Exited) {
+            self.ended.entry(c.id.clone()).or_insert_with(|| c.clone());
+        }
+        pod.sort();
+        Ok(pod)
     }
 
     async fn sandbox(&mut self, s: v1::PodSandbox) -> Cri<Option<SandboxRecord>> {

@@ -13,7 +13,7 @@ use podlab_client::Client;
 use podlab_clock::{Clock, Mono, Rng};
 use podlab_lifecycle::{spec, volume};
 use podlab_timeline::{Lane, Outcome, Recorder};
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{MountFailure, MountStep, VolumeError, atomic, claim, csi::CsiVolumes, payload, simple, token::Tokens};
 use crate::{
@@ -34,7 +34,7 @@ pub(super) struct Shared {
     pub(super) clock: Clock,
     pub(super) rng: Rng,
     pub(super) allocatable: Allocatable,
-    pub(super) tokens: Tokens,
+    pub(super) tokens: Arc<Tokens>,
 }
 
 #[derive(Default)]
@@ -79,7 +79,7 @@ impl VolumeManager {
             clock: p.clock,
             rng: p.rng,
             allocatable: p.allocatable,
-            tokens,
+            tokens: Arc::new(tokens),
         };
         csi.reconstruct(&shared);
         Self { shared, csi, say: p.say, recorder: p.recorder.lane(Lane::Agent), pods: Mutex::default() }
@@ -88,6 +88,18 @@ impl VolumeManager {
     /// Volumes of the node that need attaching and are in use, as `node.status.volumesInUse` names them.
     pub(crate) fn in_use(&self) -> Vec<String> {
         self.csi.in_use()
+    }
+
+    /// Begins what takes a round trip before anybody waits for it: the Pod's tokens.
+    pub(crate) fn prefetch(&self, pod: &Arc<Pod>, tasks: &TaskTracker) {
+        for v in used_volumes(pod) {
+            let sources = v.projected.iter().flat_map(|p| p.sources.iter().flatten());
+            for t in sources.filter_map(|s| s.service_account_token.as_ref()) {
+                let (tokens, pod, t) = (self.shared.tokens.clone(), pod.clone(), t.clone());
+                // A failure is met again, and said, by whoever needs the token.
+                tasks.spawn(async move { tokens.get(&pod, t.audience.as_deref(), t.expiration_seconds.unwrap_or(3600)).await.map(drop) });
+            }
+        }
     }
 
     /// Waits until every volume the Pod's containers use is there; refreshes those whose contents can change.

@@ -1,7 +1,7 @@
 //! Service account tokens of Pods: asked for once, kept until most of their life is over.
 //! Source: k/k pkg/kubelet/token/token_manager.go.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use podlab_api::{
@@ -24,17 +24,22 @@ struct Token {
     renew_at: Timestamp,
 }
 
+/// Pod UID; account, audience and lifetime.
+type Key = (String, String);
+
 /// Tokens by Pod, account and audience.
 pub(super) struct Tokens {
     client: Client,
     clock: Clock,
     rng: Rng,
-    all: Mutex<BTreeMap<(String, String), Token>>,
+    all: Mutex<BTreeMap<Key, Token>>,
+    /// One request at a time per token: whoever needs it meanwhile waits for that one.
+    asking: Mutex<BTreeMap<Key, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 impl Tokens {
     pub(super) fn new(client: Client, clock: Clock, rng: Rng) -> Self {
-        Self { client, clock, rng, all: Mutex::default() }
+        Self { client, clock, rng, all: Mutex::default(), asking: Mutex::default() }
     }
 
     /// A token of the Pod's service account.
@@ -47,6 +52,8 @@ impl Tokens {
         let account =
             spec::pod_spec(pod).service_account_name.as_deref().filter(|a| !a.is_empty()).unwrap_or("default");
         let key = (uid.clone(), format!("{account}/{}/{seconds}", audience.unwrap_or_default()));
+        let turn = self.asking.lock().entry(key.clone()).or_default().clone();
+        let _turn = turn.lock().await;
         let now = self.clock.wall();
         let old = self.all.lock().get(&key).map(|t| (t.text.clone(), t.renew_at));
         if let Some((text, renew_at)) = &old
@@ -79,5 +86,6 @@ impl Tokens {
     /// Forgets a Pod's tokens.
     pub(super) fn forget(&self, uid: &str) {
         self.all.lock().retain(|(u, _), _| u != uid);
+        self.asking.lock().retain(|(u, _), _| u != uid);
     }
 }
