@@ -58,6 +58,16 @@ impl MemoryHost {
         self.state.lock().cgroups.clone()
     }
 
+    /// Makes a socket file, as a plugin that listens does.
+    pub fn socket(&self, path: &Path) {
+        self.put(path, FileKind::Socket, 0o600, Vec::new(), PathBuf::new());
+    }
+
+    /// The contents of a file, following links.
+    pub fn text(&self, path: &Path) -> Option<String> {
+        self.node(path, true).ok().map(|n| String::from_utf8_lossy(&n.bytes).into_owned())
+    }
+
     fn put(&self, path: &Path, kind: FileKind, mode: u32, bytes: Vec<u8>, target: PathBuf) {
         self.state.lock().files.insert(path.to_owned(), Node { kind, mode, uid: 0, gid: 0, bytes, target });
     }

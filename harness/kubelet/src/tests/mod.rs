@@ -3,6 +3,7 @@
 mod api;
 mod lifecycle;
 mod restart;
+mod storage;
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,6 +28,7 @@ pub(super) struct World {
     clock: Clock,
     runtime: Arc<MemoryRuntime>,
     host: Arc<MemoryHost>,
+    plugins: Option<Arc<dyn crate::Plugins>>,
     stop: CancellationToken,
     agent: tokio::task::JoinHandle<()>,
 }
@@ -37,6 +39,10 @@ pub(super) fn secs(s: u64) -> Duration {
 
 impl World {
     pub(super) async fn new() -> Self {
+        Self::with(None).await
+    }
+
+    pub(super) async fn with(plugins: Option<Arc<dyn crate::Plugins>>) -> Self {
         let clock = Clock::virtual_from("2026-01-01T00:00:00Z".parse().unwrap());
         let api = MemoryApi::new();
         let runtime = MemoryRuntime::new(clock);
@@ -48,6 +54,7 @@ impl World {
             clock,
             runtime,
             host,
+            plugins,
             stop: CancellationToken::new(),
             agent: tokio::task::spawn_local(async {}),
         };
@@ -67,7 +74,7 @@ impl World {
             host: self.host.clone(),
             runtime: self.runtime.clone(),
             images: self.runtime.clone(),
-            plugins: None,
+            plugins: self.plugins.clone(),
         };
         let kubelet = Kubelet::new(KubeletConfig::new("node-1", vec!["172.18.0.11".into()]), deps);
         let stop = self.stop.clone();
