@@ -67,8 +67,8 @@ impl Runtime {
         if let Err(error) = self.save_container(container) {
             tracing::error!(container = %container.id, %error, "the end of a container could not be written down");
         }
-        container.changed.send_replace(ContainerPhase::Exited);
         self.emit(ContainerEventType::ContainerStoppedEvent, &container.id, &record.sandbox_id);
+        container.changed.send_replace(ContainerPhase::Exited);
         let c = Arc::clone(container);
         self.background(move |this| this.remove_cgroup(&c));
     }

@@ -247,6 +247,8 @@ impl Runtime {
         let Ok(sandbox) = self.sandbox(id) else { return Ok(()) };
         for container in self.containers_of(&sandbox.id) {
             self.stop_container(&container, 0).await?;
+            // Its end has been told before the sandbox's is.
+            drop(container.op.lock().await);
         }
         let _op = sandbox.op.lock().await;
         if sandbox.record.lock().stopped {

@@ -190,15 +190,8 @@ unsafe fn run(plan: &Plan, ctl: &mut RawFd) -> (Step, i32) {
         }
         must!(Step::Stdio, libc::SYS_close_range, 6, u32::MAX as usize, 0);
 
-        // Ready; wait for the word. The end of the file means that the bridge is gone.
-        let mut word = 0u8;
+        // Ready: from here on the coordinator writes us down, while we build what nobody sees yet.
         must!(Step::Stdio, libc::SYS_sendto, int(CTL), addr(c"r".as_ptr()), 1, int(libc::MSG_NOSIGNAL), 0, 0);
-        if sys(libc::SYS_read, &[int(CTL), addr(&raw mut word), 1]) != 1 {
-            exit(127);
-        }
-        if plan.mark.is_some() {
-            sys(libc::SYS_write, &[int(MARK), addr(c"1".as_ptr()), 1]);
-        }
 
         must!(Step::Terminal, libc::SYS_setsid,);
         if plan.tty {
@@ -223,6 +216,14 @@ unsafe fn run(plan: &Plan, ctl: &mut RawFd) -> (Step, i32) {
             must!(Step::Rlimits, libc::SYS_prlimit64, 0, int(*resource), addr(limit), 0);
         }
         let chdir = sys(libc::SYS_chdir, &[addr(plan.cwd.as_ptr())]);
+        // Wait for the word. The end of the file means that the bridge is gone.
+        let mut word = 0u8;
+        if sys(libc::SYS_read, &[int(CTL), addr(&raw mut word), 1]) != 1 {
+            exit(127);
+        }
+        if plan.mark.is_some() {
+            sys(libc::SYS_write, &[int(MARK), addr(c"1".as_ptr()), 1]);
+        }
         if !plan.keep_identity {
             // Without no_new_privs the filter needs CAP_SYS_ADMIN, so it goes in before the capabilities go.
             if !plan.no_new_privs

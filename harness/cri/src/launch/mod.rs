@@ -5,8 +5,8 @@
 //!   socketpair ── spawn ───────────────►  unshare fs, mounts; setns; build the root
 //!                                         clone3(VM|VFORK|PARENT|…) ─────────────►  enter cgroup, stdio, close the rest
 //!   pid ◄───────────────────────────────────────────────────────────────────────── "ready"
-//!   persist, register with init                                (stands still)
-//!   "go" ──────────────────────────────────────────────────────────────────────►   proc, masks, user, caps, seccomp
+//!   persist, register with init                                (stands still)        proc, masks, limits
+//!   "go" ──────────────────────────────────────────────────────────────────────►   user, caps, seccomp
 //!   end of file = exec succeeded, or an error report ◄────────────────────────────  exec
 //! ```
 //! The builder may do anything a thread may; what needs the new pid namespace is left to the child, which shares our

@@ -175,10 +175,19 @@ fn coordinate<T>(
             Some(Report::Failed(step, errno)) => return Err(LaunchError::of_child(step, errno, command, cwd)),
             None => return Err(LaunchError::Vanished),
         }
-        let process = ProcessId::of(pid.load(Ordering::Acquire)).map_err(LaunchError::setup("find the new process"))?;
+        let process = match ProcessId::of(pid.load(Ordering::Acquire)) {
+            Ok(process) => process,
+            // It has failed and is reaped already; it has said why.
+            Err(gone) => {
+                return Err(match receive(&ours) {
+                    Some(Report::Failed(step, errno)) => LaunchError::of_child(step, errno, command, cwd),
+                    _ => LaunchError::setup("find the new process")(gone),
+                });
+            }
+        };
         let value = ready(process)?;
-        nix::sys::socket::send(ours.as_raw_fd(), b"g", nix::sys::socket::MsgFlags::MSG_NOSIGNAL)
-            .map_err(|e| LaunchError::setup("release the new process")(e.into()))?;
+        // A child that has failed meanwhile does not hear this; its report waits below.
+        let _ = nix::sys::socket::send(ours.as_raw_fd(), b"g", nix::sys::socket::MsgFlags::MSG_NOSIGNAL);
         match receive(&ours) {
             Some(Report::Failed(step, errno)) => Err(LaunchError::of_child(step, errno, command, cwd)),
             Some(Report::Ready) | None => Ok(value),
