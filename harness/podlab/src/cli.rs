@@ -97,6 +97,36 @@ pub(crate) enum Verb {
         #[arg(default_value = "scenarios")]
         scenarios: PathBuf,
     },
+    /// Run the CRI runtime alone, in the caller's namespaces, for other judges and node agents.
+    Cri {
+        /// `unix:///path/to.sock`.
+        #[arg(long, value_parser = unix)]
+        listen: PathBuf,
+        /// Folder for everything it keeps.
+        #[arg(long)]
+        root: PathBuf,
+        /// Folder of CNI configuration.
+        #[arg(long, default_value = "/etc/cni/net.d")]
+        cni_conf_dir: PathBuf,
+        /// Folders of CNI plugins; may be repeated.
+        #[arg(long, default_value = "/opt/cni/bin")]
+        cni_bin_dir: Vec<PathBuf>,
+        /// Registry (`host` or `host:port`) spoken to in plain HTTP; may be repeated.
+        #[arg(long)]
+        plain_http: Vec<String>,
+    },
+    /// Run the CSI driver alone, for other judges and node agents.
+    Csi {
+        /// `unix:///path/to.sock`.
+        #[arg(long, value_parser = unix)]
+        listen: PathBuf,
+        /// Folder for the volumes.
+        #[arg(long)]
+        root: PathBuf,
+        /// Name of the node it claims to be on.
+        #[arg(long, default_value = "node-1")]
+        node: String,
+    },
     /// Run as a CNI plugin: environment and standard input as the CNI specification says.
     Cni {
         /// Which plugin: bridge, host-local, loopback, portmap.
@@ -221,4 +251,10 @@ fn bytes(text: &str) -> Result<u64, String> {
 
 fn positive(n: i128) -> Result<u64, String> {
     u64::try_from(n).ok().filter(|n| *n > 0).ok_or_else(|| "must be greater than zero".to_owned())
+}
+
+/// A unix socket, given as `unix:///path` or as a path.
+fn unix(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text.strip_prefix("unix://").unwrap_or(text));
+    if path.is_absolute() { Ok(path) } else { Err("must be unix:///absolute/path".to_owned()) }
 }

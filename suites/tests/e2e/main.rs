@@ -60,6 +60,6 @@ fn compare(name: &str, snapshot: &str) -> Result<(), Failed> {
     settings.set_prepend_module_to_snapshot(false);
     settings.set_omit_expression(true);
     // insta panics on a difference, after printing it.
-    let compared = std::panic::catch_unwind(|| settings.bind(|| insta::assert_snapshot!(file, snapshot)));
+    let compared = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| settings.bind(|| insta::assert_snapshot!(file, snapshot))));
     compared.map_err(|_| format!("the timeline of {name} differs from its snapshot").into())
 }

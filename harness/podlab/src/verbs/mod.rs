@@ -5,6 +5,7 @@ mod e2e;
 mod enter;
 mod image;
 mod node;
+mod plugin;
 
 use std::process::ExitCode;
 
@@ -33,6 +34,10 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
             e2e::run(&options)
         }
         Verb::Lint { scenarios } => e2e::lint(&scenarios),
+        Verb::Cri { listen, root, cni_conf_dir, cni_bin_dir, plain_http } => {
+            plugin::cri(listen, root, &plugin::Cni { conf_dir: cni_conf_dir, bin_dirs: cni_bin_dir }, plain_http)
+        }
+        Verb::Csi { listen, root, node } => plugin::csi(listen, root, node),
         Verb::Cni { plugin } => std::process::exit(podlab_cni::skel::main(&plugin)),
     }
 }
