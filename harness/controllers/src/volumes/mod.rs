@@ -1,6 +1,7 @@
 //! Volumes and claims: binding, protection while in use, claims of ephemeral volumes, attaching.
 //! Source: k/k pkg/controller/volume.
 
+pub(crate) mod attach;
 pub(crate) mod bind;
 pub(crate) mod claims;
 pub(crate) mod ephemeral;

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use podlab_api::{
-    core::{PersistentVolume, PersistentVolumeClaim, Pod},
-    storage::StorageClass,
+    core::{Node, PersistentVolume, PersistentVolumeClaim, Pod},
+    storage::{CSIDriver, StorageClass, VolumeAttachment},
 };
 use podlab_client::reflector::{Cache, Delta};
 
 use super::{
+    attach::{Attach, Seen},
     claims::Claims,
     ephemeral::EphemeralVolumes,
     protect::{ClaimProtection, VolumeProtection},
@@ -63,6 +64,7 @@ pub(crate) fn start(s: &mut Starter) {
         ClaimProtection::concerned(pod)
     }));
 
+    attaching(s);
     let client = s.client.clone();
     let events = s.events("persistentvolume-controller");
     s.drive(Claims { client: client.clone(), events: events.clone(), pods }, claim_queue.clone());
@@ -89,4 +91,38 @@ fn claims_concerned(claims: &Cache<PersistentVolumeClaim>, delta: &Delta<Persist
         }
     }
     keys
+}
+
+/// Attach and detach, by node.
+fn attaching(s: &mut Starter) {
+    let (pods, pod_deltas) = s.follow::<Pod>();
+    let (claims, claim_deltas) = s.follow::<PersistentVolumeClaim>();
+    let (volumes, _) = s.follow::<PersistentVolume>();
+    let (drivers, _) = s.follow::<CSIDriver>();
+    let (attachments, attachment_deltas) = s.follow::<VolumeAttachment>();
+    let (_, node_deltas) = s.follow::<Node>();
+    let queue = Queue::default();
+    let node = |name: Option<&str>| name.filter(|n| !n.is_empty()).map(|n| (String::new(), n.to_owned()));
+    let node_of = move |p: &Pod| node(p.spec.as_ref().and_then(|s| s.node_name.as_deref()));
+    s.tasks.spawn(feed(pod_deltas, queue.clone(), move |d| {
+        let pod = d.object();
+        if ClaimProtection::concerned(pod).is_empty() { Vec::new() } else { node_of(pod).into_iter().collect() }
+    }));
+    let known = pods.clone();
+    s.tasks.spawn(feed(claim_deltas, queue.clone(), move |d| {
+        known.list().into_iter().filter(|p| super::protect::uses(p, d.object())).filter_map(|p| node_of(&p)).collect()
+    }));
+    // A volume that leaves one node may be what another waits for: that one looks again by itself.
+    s.tasks.spawn(feed(attachment_deltas, queue.clone(), move |d| node(Some(&d.object().spec.node_name)).into_iter().collect()));
+    s.tasks.spawn(feed(node_deltas, queue.clone(), move |d| {
+        let held = |n: &Node| n.status.as_ref().map(|s| (s.volumes_in_use.clone(), s.volumes_attached.clone()));
+        let news = match d {
+            Delta::Applied { old: Some(old), new } => held(old) != held(new) || old.spec != new.spec,
+            _ => true,
+        };
+        node(d.object().metadata.name.as_deref().filter(|_| news)).into_iter().collect()
+    }));
+    let events = s.events("attachdetach-controller");
+    let seen = Seen { pods, claims, volumes, drivers, attachments };
+    s.drive(Attach::new(s.client.clone(), events, s.clock, seen), queue);
 }
