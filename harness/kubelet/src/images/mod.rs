@@ -98,7 +98,11 @@ impl ImageManager {
             say,
             recorder: recorder.lane(Lane::Image),
             turns: turns.map(Semaphore::new),
-            state: Mutex::new(State { backoff: Backoff::image_pull(), errors: BTreeMap::new(), peeked: BTreeMap::new() }),
+            state: Mutex::new(State {
+                backoff: Backoff::image_pull(),
+                errors: BTreeMap::new(),
+                peeked: BTreeMap::new(),
+            }),
             records: PullRecords::new(host, config.root_dir.join("image_manager")),
         }
     }

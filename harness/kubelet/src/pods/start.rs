@@ -198,12 +198,13 @@ impl Worker {
         container_config(&inputs, &agent.config, &agent.objects, agent.host.as_ref()).await.map_err(|e| e.to_string())
     }
 
-    /// The restart count of a container the runtime has no trace of: one more than the API shows, if it ever ran.
+    /// The restart count of a container the runtime has no trace of: one more than the API shows if the API still shows
+    /// the one that is gone; a status that was generated since has counted it already.
     fn count_without_record(&self, c: &Container) -> u32 {
         let Some(status) = self.agent.status.get(&self.uid) else { return 0 };
         let lists = [&status.init_container_statuses, &status.container_statuses];
         let old = lists.into_iter().flatten().flatten().find(|s| s.name == c.name);
-        old.filter(|s| s.container_id.is_some()).map_or(0, |s| u32::try_from(s.restart_count).unwrap_or(0) + 1)
+        old.map_or(0, |s| u32::try_from(s.restart_count).unwrap_or(0) + u32::from(s.container_id.is_some()))
     }
 
     /// Gets the images that are mounted as volumes.

@@ -9,6 +9,7 @@ use podlab_lifecycle::{
     actions::{self, Actions},
     backoff,
     phase::Liveness,
+    restart,
     runtime::{RuntimePod, RuntimeState, SandboxRecord},
     spec::{self, ContainerKind},
     status::MayRun,
@@ -82,6 +83,7 @@ impl Worker {
             }
         };
         self.check_deadline(pod);
+        self.restarting_all = restart::wants_restart_all(pod, &runtime);
         let resizes = self.plan_resize(pod, &runtime);
         let status = self.generate(pod, &runtime, Liveness::Active);
         let terminal = Phase::parse(status.phase.as_deref()).is_terminal();
@@ -115,6 +117,10 @@ impl Worker {
         let keyring = self.pull_secrets(pod).await;
         self.agent.prober.add_pod(pod);
         let mut errors = Errors::default();
+        if self.restarting_all {
+            self.start_over(pod, &runtime).await;
+            return Synced::Again { outcome: SyncOutcome::Done, changed: true };
+        }
         let mut changed = self.apply_resize(pod, &resizes).await;
         changed |= self.act(pod, runtime, volumes, keyring, &mut errors).await;
         let mut outcome = errors.outcome(self.agent.clock.wall());
@@ -407,6 +413,21 @@ impl Worker {
             }
         }
         Ok(())
+    }
+
+    /// Stops and removes every container, so that the next sync begins with the init phase in the same sandbox.
+    async fn start_over(&self, pod: &Arc<Pod>, runtime: &RuntimePod) {
+        let targets: Vec<Target> = runtime
+            .running()
+            .map(|c| Target { id: c.id.clone(), name: c.name.clone(), message: None, reason: None })
+            .collect();
+        let kill = Kill { agent: &self.agent, pod: Some(pod), key: &self.key };
+        kill.containers(&targets, Some(Duration::ZERO)).await;
+        for c in &runtime.containers {
+            if let Err(error) = self.agent.runtime.remove_container(&c.id).await {
+                tracing::warn!(pod = self.key.name, %error, "container not removed");
+            }
+        }
     }
 
     /// A new sandbox starts the init phase over: what is left of it goes.

@@ -9,13 +9,14 @@ use std::{
 use podlab_api::core::{Pod, PodStatus};
 use podlab_lifecycle::{
     backoff,
+    conditions::condition_of,
     container::{StartFailures, View},
     phase::Liveness,
     resize::ResizeState,
     runtime::{RuntimePod, RuntimeState},
     spec,
     status::{self, MayRun, Verdict},
-    words::Phase,
+    words::{Phase, condition},
     worker::{SyncOutcome, WorkerEvent, WorkerState, requeue, step},
 };
 use podlab_timeline::{PodKey, Stage};
@@ -52,6 +53,8 @@ pub(super) struct Worker {
     pub(super) may_have_history: bool,
     pub(super) has_cgroup: bool,
     pub(super) grace: Option<i64>,
+    /// A restart rule asked for every container to start over.
+    pub(super) restarting_all: bool,
     /// Where an in-place resize stands.
     pub(super) resize: Option<ResizeState>,
     /// Generation of the spec whose limits are in force, as far as this worker brought them about.
@@ -79,6 +82,7 @@ impl Worker {
             expected: None,
             has_cgroup: false,
             grace: None,
+            restarting_all: false,
             resize: None,
             sized: None,
             stamped: BTreeSet::new(),
@@ -150,10 +154,10 @@ impl Worker {
             self.expected = None;
         }
         let mut runtime = match self.expected.take() {
-                _ if !self.may_have_history => RuntimePod::default(),
-                Some(known) => self.reader.read_known(&self.uid, known).await?,
-                None => self.reader.read(&self.uid).await?,
-            };
+            _ if !self.may_have_history => RuntimePod::default(),
+            Some(known) => self.reader.read_known(&self.uid, known).await?,
+            None => self.reader.read(&self.uid).await?,
+        };
         // A container that ended before anybody could look is shown running once, as a watcher upstream would see it.
         if let Some(id) = self.just_started.take()
             && let Some(c) = runtime
@@ -180,7 +184,7 @@ impl Worker {
         let previous = agent.status.get(&self.uid).or_else(|| pod.status.clone()).unwrap_or_default();
         let scheme = agent.scheme();
         let probes = agent.prober.view(pod, &previous);
-        status::generate(&status::Inputs {
+        let mut status = status::generate(&status::Inputs {
             view: View { pod, runtime, failures: &self.failures, scheme: &scheme },
             previous: &previous,
             readiness: &probes,
@@ -188,7 +192,15 @@ impl Worker {
             verdict: self.verdict.as_ref(),
             host_ips: &agent.config.node_ips,
             resize: self.resize.as_ref(),
-        })
+        });
+        if self.restarting_all {
+            let message = "container exited with restart policy rule".to_owned();
+            let mut mark =
+                condition_of(condition::ALL_RESTARTING, true, Some("RestartAllContainersStarted"), Some(message));
+            mark.observed_generation = pod.metadata.generation;
+            status.conditions.get_or_insert_default().push(mark);
+        }
+        status
     }
 
     /// Sets the status, unless the Pod had ended before this agent saw it.

@@ -184,3 +184,23 @@ fn what_does_not_fit_the_node_is_refused_without_a_sandbox() {
         w.end().await;
     });
 }
+
+#[test]
+fn a_restart_rule_makes_every_container_start_over() {
+    run(async {
+        let w = World::new().await;
+        w.runtime.script("c", vec![Script::exits(secs(2), 42), Script::forever()]);
+        let mut spec = one(
+            "work",
+            json!({"restartPolicy": "Never", "restartPolicyRules": [
+            {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]}),
+        );
+        spec["containers"].as_array_mut().unwrap().push(json!({"name": "d", "image": "img:1"}));
+        w.create("a", spec).await;
+        let restarts =
+            |w: &World, i: usize| w.pod("a").unwrap()["status"]["containerStatuses"][i]["restartCount"].as_u64();
+        w.until("both restarted", |w| restarts(w, 0) == Some(1) && restarts(w, 1) == Some(1)).await;
+        w.until("Ready", |w| is_ready(w, "a")).await;
+        w.end().await;
+    });
+}

@@ -48,7 +48,12 @@ impl CsiNode for Arc<Driver> {
 #[async_trait]
 impl Plugins for Arc<Driver> {
     async fn info(&self, _: &Path) -> Result<PluginInfo, CsiError> {
-        Ok(PluginInfo { kind: "CSIPlugin".into(), name: "d.test".into(), endpoint: String::new(), versions: vec!["1.0.0".into()] })
+        Ok(PluginInfo {
+            kind: "CSIPlugin".into(),
+            name: "d.test".into(),
+            endpoint: String::new(),
+            versions: vec!["1.0.0".into()],
+        })
     }
     async fn notify(&self, _: &Path, error: &str) -> Result<(), CsiError> {
         self.calls.lock().push(format!("registered {}", error.is_empty()));
@@ -94,7 +99,15 @@ fn a_csi_volume_is_staged_once_and_taken_down_with_its_last_pod() {
             w.until("gone", |w| w.pod(name).is_none()).await;
         }
         let calls = driver.calls.lock().clone();
-        let expect = ["registered true", "stage h1", "publish h1 true", "publish h1 true", "unpublish h1", "unpublish h1", "unstage h1"];
+        let expect = [
+            "registered true",
+            "stage h1",
+            "publish h1 true",
+            "publish h1 true",
+            "unpublish h1",
+            "unpublish h1",
+            "unstage h1",
+        ];
         assert_eq!(calls, expect);
         w.end().await;
     });

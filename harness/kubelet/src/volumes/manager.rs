@@ -97,7 +97,9 @@ impl VolumeManager {
             for t in sources.filter_map(|s| s.service_account_token.as_ref()) {
                 let (tokens, pod, t) = (self.shared.tokens.clone(), pod.clone(), t.clone());
                 // A failure is met again, and said, by whoever needs the token.
-                tasks.spawn(async move { tokens.get(&pod, t.audience.as_deref(), t.expiration_seconds.unwrap_or(3600)).await.map(drop) });
+                tasks.spawn(async move {
+                    tokens.get(&pod, t.audience.as_deref(), t.expiration_seconds.unwrap_or(3600)).await.map(drop)
+                });
             }
         }
     }
