@@ -1,3 +1,4 @@
+//! Pods from admission to their end, on the runtime in memory.
 use std::time::Duration;
 
 use serde_json::json;

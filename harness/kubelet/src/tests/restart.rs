@@ -1,3 +1,4 @@
+//! What an agent that starts finds, and must leave alone.
 use std::time::Duration;
 
 use serde_json::json;

@@ -1,3 +1,4 @@
+//! Volumes of Pods, from stage to unstage, on the host in memory.
 use std::{path::Path, sync::Arc};
 
 use async_trait::async_trait;

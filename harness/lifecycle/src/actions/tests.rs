@@ -1,3 +1,4 @@
+//! What is to be done for a Pod, case by case.
 use std::collections::BTreeMap;
 
 use podlab_api::{

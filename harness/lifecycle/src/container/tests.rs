@@ -1,3 +1,4 @@
+//! Container states from what the runtime says.
 use super::*;
 use crate::actions::tests::{mk_pod, record, with_sandbox};
 

@@ -1,3 +1,4 @@
+//! Thresholds and delays of probes.
 use podlab_api::core::{ContainerState, ContainerStateRunning, ContainerStateTerminated};
 use proptest::prelude::*;
 

@@ -1,3 +1,4 @@
+//! Statuses from containers, case by case.
 use super::*;
 use crate::{
     actions::tests::{mk_pod, record, with_sandbox},
