@@ -89,6 +89,12 @@ fn tell(agent: &Arc<Agent>, e: &v1::ContainerEventResponse) {
         v1::ContainerEventType::ContainerStartedEvent => RuntimeState::Running,
         v1::ContainerEventType::ContainerStoppedEvent => RuntimeState::Exited,
     };
+    if state == RuntimeState::Running
+        && let Some(status) = e.containers_statuses.iter().find(|c| c.id == e.container_id)
+        && status.state() == v1::ContainerState::ContainerRunning
+    {
+        agent.workers.started(&uid, status);
+    }
     agent.workers.runtime_event(&uid, &e.container_id, state);
 }
 

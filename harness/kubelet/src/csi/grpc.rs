@@ -1,10 +1,6 @@
 //! Plugins over their unix sockets.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use podlab_csi::v1::{
@@ -135,7 +131,7 @@ impl CsiNode for NodeSocket {
             volume_capability: Some(capability(&r.access)),
             volume_id: r.volume_id,
             publish_context: r.publish_context,
-            staging_target_path: r.staging_path.as_ref().map(PathBuf::as_path).map(text).unwrap_or_default(),
+            staging_target_path: r.staging_path.as_deref().map(text).unwrap_or_default(),
             target_path: text(&r.target_path),
             readonly: r.read_only,
             secrets: r.secrets,

@@ -5,9 +5,13 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use podlab_api::core::Pod;
 use podlab_clock::{Clock, Mono};
+use podlab_cri::v1::ContainerStatus;
 use podlab_lifecycle::{runtime::RuntimeState, spec, status::Verdict};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
+
+/// Statuses kept from events; a Pod with more new containers than this asks the runtime.
+const MAX_SNAPSHOTS: usize = 64;
 
 /// Why and how a Pod is to end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,6 +28,8 @@ struct Inbox {
     end: EndRequest,
     /// State of each sandbox and container the worker has seen; older news is no news.
     known: BTreeMap<String, RuntimeState>,
+    /// What the runtime's events said of containers that have just started.
+    started: BTreeMap<String, ContainerStatus>,
     /// Something ended since the worker last read the runtime.
     ended: bool,
     finished: bool,
@@ -57,6 +63,7 @@ impl Mailbox {
             pending: true,
             end: EndRequest::default(),
             known: BTreeMap::new(),
+            started: BTreeMap::new(),
             ended: false,
             finished: false,
             removed: false,
@@ -137,6 +144,19 @@ impl Mailbox {
             inbox.ended |= state == RuntimeState::Exited;
         }
         self.notify.notify_one();
+    }
+
+    /// An event came with a container's status right after its start; it spares the worker from asking.
+    pub(crate) fn started(&self, status: ContainerStatus) {
+        let mut inbox = self.inbox.lock();
+        if inbox.started.len() < MAX_SNAPSHOTS {
+            inbox.started.insert(status.id.clone(), status);
+        }
+    }
+
+    /// Takes what the events said of containers that have just started.
+    pub(crate) fn take_started(&self) -> BTreeMap<String, ContainerStatus> {
+        std::mem::take(&mut self.inbox.lock().started)
     }
 
     /// Whether something has ended since this was last asked.

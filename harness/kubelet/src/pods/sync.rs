@@ -72,6 +72,11 @@ impl Errors {
     }
 }
 
+/// How a call ended, for the run log.
+fn outcome_of<T, E: std::fmt::Display>(result: &Result<T, E>) -> Outcome {
+    result.as_ref().map_or_else(|e| Outcome::Error(e.to_string()), |_| Outcome::Ok)
+}
+
 impl Worker {
     pub(super) async fn sync(&mut self, pod: &Arc<Pod>) -> Synced {
         let failed = |changed| Synced::Again { outcome: SyncOutcome::Failed, changed };
@@ -100,7 +105,15 @@ impl Worker {
         self.agent.objects.retain(pod);
         let (agent, ending) = (self.agent.clone(), self.mailbox.ending.clone());
         // Directories and cgroups are made while the API is being asked for what the volumes hold.
-        let (volumes, prepared) = tokio::join!(biased; agent.volumes.ensure(pod, &ending), async { self.prepare(pod) });
+        let prepare = async {
+            let (start, new) = (agent.recorder.now(), !self.has_cgroup);
+            let result = self.prepare(pod);
+            if new {
+                agent.recorder.call(Some(&self.key), "PreparePod", "", start, outcome_of(&result));
+            }
+            result
+        };
+        let (volumes, prepared) = tokio::join!(biased; agent.volumes.ensure(pod, &ending), prepare);
         if let Err(error) = prepared {
             self.agent.say.warn(pod, "Failed", format!("error making pod data directories: {error}"));
             return failed(false);

@@ -150,12 +150,13 @@ impl Worker {
 
     /// Reads the Pod from the runtime; what it saw counts as known.
     pub(super) async fn read(&mut self) -> Cri<RuntimePod> {
+        let told = self.mailbox.take_started();
         if self.mailbox.take_ended() {
             self.expected = None;
         }
         let mut runtime = match self.expected.take() {
             _ if !self.may_have_history => RuntimePod::default(),
-            Some(known) => self.reader.read_known(&self.uid, known).await?,
+            Some(known) => self.reader.read_known(&self.uid, known, &told).await?,
             None => self.reader.read(&self.uid).await?,
         };
         // A container that ended before anybody could look is shown running once, as a watcher upstream would see it.

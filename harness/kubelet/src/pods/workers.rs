@@ -102,6 +102,13 @@ impl Workers {
         }
     }
 
+    /// An event came with the status of a container that has just started.
+    pub(crate) fn started(&self, uid: &str, status: &podlab_cri::v1::ContainerStatus) {
+        if let Some(m) = self.get(uid) {
+            m.started(status.clone());
+        }
+    }
+
     /// The runtime reports a state; false when no worker has this UID.
     pub(crate) fn runtime_event(&self, uid: &str, id: &str, state: RuntimeState) -> bool {
         match self.get(uid) {

@@ -93,9 +93,24 @@ impl Reader {
     }
 
     /// The same, when it is known what there must be: asks for the containers alone, and lists only if one is missing.
-    pub(crate) async fn read_known(&mut self, uid: &str, expected: Expected) -> Cri<RuntimePod> {
+    /// `told` holds statuses that events brought already.
+    pub(crate) async fn read_known(
+        &mut self,
+        uid: &str,
+        expected: Expected,
+        told: &BTreeMap<String, v1::ContainerStatus>,
+    ) -> Cri<RuntimePod> {
         let fresh: Vec<&String> = expected.containers.iter().filter(|id| !self.ended.contains_key(*id)).collect();
-        let statuses = futures::future::join_all(fresh.iter().map(|id| self.runtime.container_status(id))).await;
+        let look = |id: &String| {
+            let (told, id, runtime) = (told.get(id).cloned(), id.clone(), self.runtime.clone());
+            async move {
+                match told {
+                    Some(status) => Ok(status),
+                    None => runtime.container_status(&id).await,
+                }
+            }
+        };
+        let statuses = futures::future::join_all(fresh.into_iter().map(look)).await;
         let mut pod = RuntimePod { sandboxes: expected.sandboxes, containers: Vec::new() };
         for status in statuses {
             match status {
