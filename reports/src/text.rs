@@ -35,7 +35,7 @@ pub fn trial_line(trial: &Trial) -> String {
         Verdict::Failed { step, why, context } => {
             let _ = write!(line, "\n  {step}: {why}\n");
             for l in context.lines() {
-                let _ = write!(line, "    {l}\n");
+                let _ = writeln!(line, "    {l}");
             }
         }
         Verdict::Broken { step, why } => drop(write!(line, "\n  {step}: {why}")),

@@ -1,4 +1,5 @@
 //! The bundled chain on real namespaces: needs root.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says where it stopped")]
 
 use std::{
     path::{Path, PathBuf},

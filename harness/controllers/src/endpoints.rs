@@ -123,7 +123,7 @@ impl EndpointSlices {
             Endpoint {
                 addresses: ip(pod).into_iter().collect(),
                 conditions: Some(EndpointConditions {
-                    ready: Some((ready || publish_all) && (!terminating || publish_all)),
+                    ready: Some(publish_all || ready && !terminating),
                     serving: Some(ready || publish_all),
                     terminating: Some(terminating),
                 }),

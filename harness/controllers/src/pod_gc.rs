@@ -37,13 +37,12 @@ impl Reconcile for PodCollector {
             let deleting = pod.metadata.deletion_timestamp.is_some();
             match node {
                 None if deleting => self.remove(&pod).await?,
-                Some(node) if self.nodes.get("", node).is_none() => {
+                Some(node) if self.nodes.get("", node).is_none()
                     // The cache may be behind; the API knows.
-                    if self.client.all::<Node>().get_opt(node).await?.is_none() {
+                    && self.client.all::<Node>().get_opt(node).await?.is_none() => {
                         self.mark(&pod).await?;
                         self.remove(&pod).await?;
                     }
-                }
                 _ => {}
             }
         }

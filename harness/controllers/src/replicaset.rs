@@ -77,9 +77,7 @@ impl Reconcile for ReplicaSets {
         let (all, _) = self.client.namespaced::<Pod>(&key.0).list(&podlab_client::ListOptions::default()).await?;
         let mut mine = Vec::new();
         for pod in all {
-            if controlled_by(&pod.metadata, set.metadata.uid.as_ref()) {
-                mine.push(pod);
-            } else if self.adopt(&set, &pod).await? {
+            if controlled_by(&pod.metadata, set.metadata.uid.as_ref()) || self.adopt(&set, &pod).await? {
                 mine.push(pod);
             }
         }

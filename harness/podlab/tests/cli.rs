@@ -1,4 +1,5 @@
 //! The command line on wrong input: one sentence, exit code 2, nothing left behind.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says where it stopped")]
 
 use std::{
     path::Path,

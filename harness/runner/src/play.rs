@@ -111,11 +111,10 @@ pub async fn play(zygote: &Zygote, name: &str, path: &Path, scenario: &Scenario,
     trial.duration = clock.now().since(start);
     let entries = read_log(&log).unwrap_or_default();
     trial.timelines = fold(&entries);
-    if trial.outcome == Outcome::Passed {
-        if let Some(why) = unfired(scenario, &entries) {
+    if trial.outcome == Outcome::Passed
+        && let Some(why) = unfired(scenario, &entries) {
             trial.outcome = Outcome::Invalid(why);
         }
-    }
     if let Some(snapshot) = &scenario.snapshot {
         trial.snapshot = snapshot_of(&snapshot.timeline, &trial.timelines);
     }

@@ -81,8 +81,14 @@ impl Stage<'_> {
             }
             Step::Exec(e) => self.exec(e).await,
             Step::Agent(a) => self.agent(a),
-            Step::Node(NodeAction::Crash(n)) => Ok(drop(self.cluster.control(&format!("crash {n}"))?)),
-            Step::Node(NodeAction::Boot(n)) => Ok(drop(self.cluster.control(&format!("boot {n}"))?)),
+            Step::Node(NodeAction::Crash(n)) => {
+                let _: () = drop(self.cluster.control(&format!("crash {n}"))?);
+                Ok(())
+            },
+            Step::Node(NodeAction::Boot(n)) => {
+                let _: () = drop(self.cluster.control(&format!("boot {n}"))?);
+                Ok(())
+            },
             Step::Pause(p) => {
                 self.clock.sleep(p.duration.0).await;
                 Ok(())

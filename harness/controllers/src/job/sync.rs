@@ -101,7 +101,7 @@ impl Jobs {
                 let active = i32::try_from(t.active.len()).unwrap_or(i32::MAX);
                 if active > target {
                     self.shrink(&job, &mut t, target).await?;
-                } else if active < target && t.terminating == 0 || active < target && spec.pod_replacement_policy.as_deref() != Some("Failed") {
+                } else if active < target && (t.terminating == 0 || spec.pod_replacement_policy.as_deref() != Some("Failed")) {
                     match pause(&t, now.0) {
                         Some(rest) => again = Again::After(rest),
                         None => (made, failure) = self.grow(&job, &spec, &t, (target - active).min(BURST)).await,

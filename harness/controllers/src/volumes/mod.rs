@@ -8,7 +8,7 @@ pub(crate) mod ephemeral;
 pub(crate) mod protect;
 mod start;
 pub(crate) mod suit;
-pub(crate) mod volumes;
+pub(crate) mod persistent;
 
 pub(crate) use start::start;
 

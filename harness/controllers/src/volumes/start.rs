@@ -14,7 +14,7 @@ use super::{
     ephemeral::EphemeralVolumes,
     protect::{ClaimProtection, VolumeProtection},
     suit::{claim_ref, class_of_claim, is_for, suits, volume_name},
-    volumes::Volumes,
+    persistent::Volumes,
 };
 use crate::{
     run::Starter,

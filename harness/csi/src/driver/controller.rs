@@ -162,7 +162,7 @@ impl Controller for Service {
         }
         self.volumes.find(&r.volume_id)?;
         let why = r.volume_capabilities.iter().find_map(unsupported);
-        let confirmed = why.is_none().then(|| Confirmed {
+        let confirmed = why.is_none().then_some(Confirmed {
             volume_context: r.volume_context,
             volume_capabilities: r.volume_capabilities,
             parameters: r.parameters,

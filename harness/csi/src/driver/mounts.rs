@@ -36,12 +36,12 @@ pub(super) fn mounted(path: &Path) -> io::Result<Option<Vec<String>>> {
 
 /// The last line of a mount table that is about `path`: later mounts cover earlier ones.
 fn last_at(table: &str, path: &Path) -> Option<Vec<String>> {
-    let lines = table.lines().filter_map(|line| {
+    let mut lines = table.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(4);
         let (point, options) = (fields.next()?, fields.next()?);
         (unescape(point) == path).then(|| options.split(',').map(str::to_owned).collect())
     });
-    lines.last()
+    lines.next_back()
 }
 
 /// The kernel writes blanks and backslashes as three octal digits.
