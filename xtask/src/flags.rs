@@ -32,7 +32,7 @@ pub(crate) fn run(args: &[String]) -> Verdict {
         "test" => cargo(&["test", "--workspace", "--no-fail-fast"], rest),
         "tidy" => tidy::run(),
         "ci" => checks::ci(),
-        "nightly" => podlab("e2e", &["--rounds".into(), "20".into()]),
+        "nightly" => nightly(),
         "bench" => cargo(&["bench", "-p", "podlab-benches"], rest),
         "e2e" | "up" | "down" | "ps" | "logs" | "enter" | "node" | "image" | "gc" | "diag" | "lint" => podlab(verb, rest),
         "help" | "--help" | "-h" => {
@@ -41,6 +41,14 @@ pub(crate) fn run(args: &[String]) -> Verdict {
         }
         other => Err(format!("there is no verb {other:?}\n{USAGE}")),
     }
+}
+
+/// The long counts: twenty rounds of the suite and fifty kills; CI runs a tenth of each.
+fn nightly() -> Verdict {
+    let rounds = podlab("e2e", &["--rounds".into(), "20".into()])?;
+    let mut kills = Command::new(env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
+    kills.args(["test", "-p", "podlab-suites", "--test", "robustness"]).env("PODLAB_KILLS", "50").current_dir(root());
+    Ok(rounds.max(status(&mut kills)?))
 }
 
 /// Runs cargo in the workspace.

@@ -7,23 +7,12 @@ use std::{
     os::fd::{FromRawFd, OwnedFd},
 };
 
-/// A child and the descriptor that stands for it.
-#[derive(Debug)]
-pub(crate) struct Child {
-    /// Its pid in this process's namespace.
-    pub(crate) pid: i32,
-    /// Readable once it has ended.
-    pub(crate) pidfd: OwnedFd,
-}
-
 /// Forks a child that starts in new namespaces (`CLONE_NEW…` flags) and runs `body`; its return value is the exit code.
-/// The caller must be single-threaded.
-pub(crate) fn spawn(namespaces: i32, body: impl FnOnce() -> i32) -> io::Result<Child> {
-    let mut pidfd: i32 = -1;
+/// Returns its pid in this process's namespace. The caller must be single-threaded.
+pub(crate) fn spawn(namespaces: i32, body: impl FnOnce() -> i32) -> io::Result<i32> {
     // SAFETY: all-zero is a valid clone_args.
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
-    args.flags = u64::from(namespaces.cast_unsigned()) | libc::CLONE_PIDFD as u64;
-    args.pidfd = std::ptr::from_mut(&mut pidfd) as u64;
+    args.flags = u64::from(namespaces.cast_unsigned());
     args.exit_signal = libc::SIGCHLD as u64;
     // SAFETY: without CLONE_VM this is a fork; the struct is valid for its size and outlives the call.
     let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, std::mem::size_of::<libc::clone_args>()) };
@@ -33,11 +22,7 @@ pub(crate) fn spawn(namespaces: i32, body: impl FnOnce() -> i32) -> io::Result<C
             // SAFETY: ends the child without running the parent's exit handlers a second time.
             unsafe { libc::_exit(code) }
         }
-        n if n > 0 => {
-            // SAFETY: the kernel has just made this descriptor for us.
-            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-            Ok(Child { pid: i32::try_from(n).unwrap_or(-1), pidfd })
-        }
+        n if n > 0 => Ok(i32::try_from(n).unwrap_or(-1)),
         _ => Err(io::Error::last_os_error()),
     }
 }

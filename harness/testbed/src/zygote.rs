@@ -106,5 +106,5 @@ fn boot(request: &[u8], fds: Vec<OwnedFd>) -> Result<i32, String> {
     let api = vec![listener(fds.next())?];
     let published = (0..spec.publish.len()).map(|_| listener(fds.next())).collect::<Result<_, _>>()?;
     let sockets = Sockets { api, published, lifeline: fds.next() };
-    capsule::boot(&state, &spec, sockets).map(|c| c.pid).map_err(|e| crate::plane::chain(&e))
+    capsule::boot(&state, &spec, sockets).map_err(|e| crate::plane::chain(&e))
 }

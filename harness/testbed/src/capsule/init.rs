@@ -96,28 +96,27 @@ fn unmask() {
 }
 
 fn start_plane(capsule: &Capsule) -> io::Result<i32> {
-    let child = process::spawn(0, || {
+    process::spawn(0, || {
         unmask();
         plane::main(capsule)
-    })?;
-    Ok(child.pid)
+    })
 }
 
 fn start_node(capsule: &Capsule, index: u8) -> io::Result<i32> {
     let namespaces = libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     let (go_read, go) = pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
     let name = format!("node-{index}");
-    let child = process::spawn(namespaces, || {
+    let pid = process::spawn(namespaces, || {
         unmask();
         node::main(capsule, index, dirs_of(capsule, &name), &go_read)
     })?;
-    let plugged = network::plug(index, child.pid);
+    let plugged = network::plug(index, pid);
     if let Err(e) = plugged {
-        let _ = kill(Pid::from_raw(child.pid), Signal::SIGKILL);
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         return Err(e);
     }
     nix::unistd::write(&go, b"g")?;
-    Ok(child.pid)
+    Ok(pid)
 }
 
 /// The loop. Returns when everything shall end.

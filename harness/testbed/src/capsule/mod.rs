@@ -25,7 +25,7 @@ use podlab_apiserver::pki::Authority;
 
 use crate::{
     cgroup,
-    process::{self, Child},
+    process,
     spec::{ClusterSpec, address},
     state::{StateDir, StateError, io_at},
 };
@@ -72,7 +72,7 @@ pub(crate) struct Capsule {
 ///
 /// # Errors
 /// [`BootError`].
-pub(crate) fn boot(state: &StateDir, spec: &ClusterSpec, sockets: Sockets) -> Result<Child, BootError> {
+pub(crate) fn boot(state: &StateDir, spec: &ClusterSpec, sockets: Sockets) -> Result<i32, BootError> {
     write_credentials(state, spec, &sockets)?;
     let lock = state.lock()?.ok_or_else(|| StateError::Live(spec.name.clone()))?;
     let _ = fs::remove_file(state.join("kept"));
@@ -86,15 +86,15 @@ pub(crate) fn boot(state: &StateDir, spec: &ClusterSpec, sockets: Sockets) -> Re
     }
     let capsule = Capsule { state: state.clone(), spec: spec.clone(), sockets, cgroups };
     let namespaces = libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
-    let child = process::spawn(namespaces, move || {
+    let init = process::spawn(namespaces, move || {
         // The lock lives exactly as long as this process: it inherited the open file.
         let _held = &lock;
         init::main(capsule)
     })
     .map_err(BootError::Namespaces)?;
     let pid = state.join("pid");
-    fs::write(&pid, child.pid.to_string()).map_err(io_at(&pid))?;
-    Ok(child)
+    fs::write(&pid, init.to_string()).map_err(io_at(&pid))?;
+    Ok(init)
 }
 
 /// Certificates of everything that serves or calls, made once before any process exists.
