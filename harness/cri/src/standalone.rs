@@ -54,6 +54,8 @@ pub fn serve(mut config: BridgeConfig, network: impl Fn(Clock) -> Arc<dyn Networ
         if result.is_ok() { 0 } else { 2 }
     };
     Init::new(init, clock)?.keep_agent().run(&mut agent);
+    // Containers and bridge have ended, so nothing uses the writable layers any more.
+    let _ = nix::mount::umount2(&config.run.join("rw"), nix::mount::MntFlags::MNT_DETACH);
     cgroups.group(&config.default_cgroup_parent).remove_empty();
     let mut code = [0];
     Ok(match nix::unistd::read(&read, &mut code) {
