@@ -172,6 +172,7 @@ async fn on_cluster(zygote: &Zygote, path: &Path, scenario: &Scenario, options: 
         Err(e) => return broken("boot", chain(&e)),
     };
     if let Err(e) = cluster.wait_ready(clock, BOOT_LIMIT).await {
+        keep_logs(&cluster, &dir);
         return broken("boot", format!("{}\n{}", chain(&e), tail(&cluster, "plane")));
     }
     trial.boot = clock.now().since(trial.start);

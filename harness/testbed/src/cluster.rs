@@ -201,14 +201,15 @@ impl Cluster {
         let wanted = self.spec.node_names();
         let mut ready: BTreeMap<String, bool> = wanted.iter().map(|n| (n.clone(), false)).collect();
         let watch = async {
-            let mut stream = client.all::<Node>().watch(&WatchOptions::default()).await?.boxed();
-            while !ready.values().all(|r| *r)
-                && let Some(event) = stream.next().await
-            {
-                let node = event?.object;
-                ready.insert(node.metadata.name.clone().unwrap_or_default(), is_ready(&node));
+            loop {
+                let seen = watch_nodes(&client, &mut ready).await;
+                match seen {
+                    // An API server that is still starting, or being started again, is not there yet: the deadline decides.
+                    Err(e) if e.reason == podlab_api::Reason::ServiceUnavailable => clock.sleep(RETRY).await,
+                    Ok(()) if !ready.values().all(|r| *r) => {}
+                    other => return other,
+                }
             }
-            Ok(())
         };
         match clock.timeout(within, watch).await {
             Some(Ok(())) if ready.values().all(|r| *r) => Ok(()),
@@ -304,6 +305,21 @@ impl Drop for Cluster {
             self.end(false);
         }
     }
+}
+
+/// How soon an API server that is not there yet is asked again.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// Follows the nodes until all of `ready` are, or the watch ends.
+async fn watch_nodes(client: &Client, ready: &mut BTreeMap<String, bool>) -> Result<(), ApiError> {
+    let mut stream = client.all::<Node>().watch(&WatchOptions::default()).await?.boxed();
+    while !ready.values().all(|r| *r)
+        && let Some(event) = stream.next().await
+    {
+        let node = event?.object;
+        ready.insert(node.metadata.name.clone().unwrap_or_default(), is_ready(&node));
+    }
+    Ok(())
 }
 
 /// Whether a node's Ready condition is True.

@@ -42,6 +42,9 @@ pub(crate) fn io_at(path: &Path) -> impl FnOnce(io::Error) -> StateError {
     move |source| StateError::Io { path, source }
 }
 
+/// A boot that has not made its first process by then never will.
+const BOOT_TAKES_AT_MOST: std::time::Duration = std::time::Duration::from_secs(60);
+
 /// The directory of all clusters of this user: `$PODLAB_STATE`, else `podlab-<uid>` in the temp directory.
 pub fn root() -> PathBuf {
     match std::env::var_os("PODLAB_STATE") {
@@ -131,6 +134,8 @@ impl StateDir {
             let dir = self.join("nodes").join(node).join("run");
             builder.create(&dir).map_err(io_at(&dir))?;
         }
+        // The pid of an earlier life under this name; without one the directory counts as being booted.
+        let _ = fs::remove_file(self.join("pid"));
         let text = serde_json::to_vec_pretty(spec).map_err(|e| StateError::Io { path: self.path.clone(), source: e.into() })?;
         fs::write(self.join("spec.json"), text).map_err(io_at(&self.path))
     }
@@ -162,6 +167,13 @@ impl StateDir {
         self.join("lock").exists() && matches!(self.lock(), Ok(None))
     }
 
+    /// Whether the directory was made longer ago than any boot takes.
+    fn is_stale(&self) -> bool {
+        let made = fs::metadata(self.join("spec.json")).and_then(|m| m.modified()).ok();
+        let now = std::time::SystemTime::from(podlab_clock::Clock::real().wall());
+        made.and_then(|m| now.duration_since(m).ok()).is_some_and(|age| age > BOOT_TAKES_AT_MOST)
+    }
+
     /// The pid of the capsule's first process, as seen from outside.
     pub fn pid(&self) -> Option<i32> {
         fs::read_to_string(self.join("pid")).ok()?.trim().parse().ok()
@@ -188,6 +200,11 @@ pub fn collect_garbage() -> Vec<String> {
         if state.join("kept").exists() {
             continue;
         }
+        // The pid is written once the first process holds the lock: with a pid and a free lock it has lived and died. One
+        // without a pid is being booted by somebody else at this moment, unless it has been for far too long.
+        if state.pid().is_none() && !state.is_stale() {
+            continue;
+        }
         // The lock is held while sweeping so that an `up` of the same name waits its turn.
         if let Ok(Some(_lock)) = state.lock() {
             state.sweep(false);
@@ -203,4 +220,25 @@ pub fn collect_garbage() -> Vec<String> {
         }
     }
     gone
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn garbage_collection_leaves_alone_what_is_being_booted_and_takes_what_has_died() {
+        // The state root is the process's; a name of its own keeps this test apart from running clusters.
+        let state = StateDir::of(&format!("gc-test-{}", std::process::id())).unwrap();
+        state.create(&ClusterSpec::named(state.name())).unwrap();
+        collect_garbage();
+        assert!(state.path().exists(), "no pid yet: it is being booted");
+        fs::write(state.join("pid"), "1").unwrap();
+        let lock = state.lock().unwrap();
+        collect_garbage();
+        assert!(state.path().exists(), "its lock is held: it lives");
+        drop(lock);
+        collect_garbage();
+        assert!(!state.path().exists(), "it lived and its lock is free: it has died");
+    }
 }
