@@ -11,7 +11,10 @@ use podlab_client::{Client, DeleteOptions, WatchOptions, WatchType};
 use podlab_clock::Clock;
 use podlab_stats::Samples;
 use podlab_testbed::{Cluster, ClusterSpec, Zygote};
-use podlab_timeline::{Event, Lane, PodKey, Recorder, Stage, fold::{fold, read_log}};
+use podlab_timeline::{
+    Event, Lane, PodKey, Recorder, Stage,
+    fold::{fold, read_log},
+};
 use serde_json::json;
 use tokio::runtime::Runtime;
 
@@ -44,7 +47,10 @@ async fn one(client: &Client, recorder: &Recorder, clock: Clock, name: &str) -> 
         while let Some(Ok(event)) = watch.next().await {
             if event.object.metadata.name.as_deref() == Some(name) && is_ready(&event.object) {
                 let uid = event.object.metadata.uid.unwrap_or_default();
-                recorder.record(Some(PodKey { namespace: "default".into(), name: name.into(), uid }), Event::Stage(Stage::Seen));
+                recorder.record(
+                    Some(PodKey { namespace: "default".into(), name: name.into(), uid }),
+                    Event::Stage(Stage::Seen),
+                );
                 return;
             }
         }
@@ -78,7 +84,13 @@ fn say(what: &str, samples: Vec<Duration>) {
     let ms = |d: Option<Duration>| d.map_or_else(|| "-".to_owned(), |d| format!("{:.2} ms", d.as_secs_f64() * 1000.0));
     println!(
         "{what}: n {} min {} lower-half mean {} p50 {} p90 {} p99 {} max {}",
-        s.len(), ms(s.min()), ms(s.lower_half_mean()), ms(s.percentile(50.0)), ms(s.quotable(90.0)), ms(s.quotable(99.0)), ms(s.max())
+        s.len(),
+        ms(s.min()),
+        ms(s.lower_half_mean()),
+        ms(s.percentile(50.0)),
+        ms(s.quotable(90.0)),
+        ms(s.quotable(99.0)),
+        ms(s.max())
     );
 }
 
@@ -105,7 +117,8 @@ fn say_phases(cluster: &Cluster) {
 
 fn main() {
     let zygote = podlab_testbed::early_main().expect("the zygote starts");
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("tokio starts");
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("tokio starts");
     let clock = Clock::real();
     let mut criterion = Criterion::default().configure_from_args();
 
@@ -147,7 +160,12 @@ fn main() {
     });
     group.finish();
     let read = |p: &str| std::fs::read_to_string(p).unwrap_or_default().trim().to_owned();
-    println!("kernel {} rcu_expedited {} load {}; overlay upper on tmpfs, no netns pool, durable batch", read("/proc/sys/kernel/osrelease"), read("/sys/kernel/rcu_expedited"), read("/proc/loadavg"));
+    println!(
+        "kernel {} rcu_expedited {} load {}; overlay upper on tmpfs, no netns pool, durable batch",
+        read("/proc/sys/kernel/osrelease"),
+        read("/sys/kernel/rcu_expedited"),
+        read("/proc/loadavg")
+    );
     say("boot to first Ready ", boots);
     say("create to Ready, warm, serial", warm);
     say_phases(&cluster);

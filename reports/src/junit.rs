@@ -17,7 +17,9 @@ pub(crate) fn render(run: &Run) -> Result<String, SerializeError> {
         };
         let status = match &trial.verdict {
             Verdict::Passed => TestCaseStatus::success(),
-            Verdict::Failed { step, why, context } => non_success(NonSuccessKind::Failure, format!("{step}: {why}"), context),
+            Verdict::Failed { step, why, context } => {
+                non_success(NonSuccessKind::Failure, format!("{step}: {why}"), context)
+            }
             Verdict::Broken { step, why } => non_success(NonSuccessKind::Error, format!("{step}: {why}"), ""),
             Verdict::Invalid(why) => non_success(NonSuccessKind::Error, why.clone(), ""),
             Verdict::Skipped(why) => {

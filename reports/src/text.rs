@@ -50,7 +50,13 @@ pub fn summary_line(run: &Run) -> String {
     let judged = run.count("failed") + run.count("broken") + run.count("invalid");
     let mut line = format!("{} passed, {judged} failed, {} skipped", run.count("passed"), run.count("skipped"));
     if judged > run.count("failed") {
-        let _ = write!(line, "\n({} failed, {} broken, {} invalid)", run.count("failed"), run.count("broken"), run.count("invalid"));
+        let _ = write!(
+            line,
+            "\n({} failed, {} broken, {} invalid)",
+            run.count("failed"),
+            run.count("broken"),
+            run.count("invalid")
+        );
     }
     line
 }
@@ -60,8 +66,15 @@ pub fn phase_table(phases: &Phases) -> String {
     let mut out = String::new();
     let total = phases.total.as_secs_f64().max(1e-9);
     for p in &phases.phases {
-        let _ = writeln!(out, "{:<10} {:>10} {:>5.1} %", p.name, millis(p.duration), 100.0 * p.duration.as_secs_f64() / total);
+        let _ = writeln!(
+            out,
+            "{:<10} {:>10} {:>5.1} %",
+            p.name,
+            millis(p.duration),
+            100.0 * p.duration.as_secs_f64() / total
+        );
     }
-    let _ = writeln!(out, "{:<10} {:>10}  (unattributed {})", "total", millis(phases.total), millis(phases.unattributed));
+    let _ =
+        writeln!(out, "{:<10} {:>10}  (unattributed {})", "total", millis(phases.total), millis(phases.unattributed));
     out
 }

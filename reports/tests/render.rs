@@ -9,12 +9,14 @@ use podlab_timeline::{PodKey, PodTimeline, Stage};
 
 fn run() -> Run {
     let mut timeline = PodTimeline::default();
-    let stages = [Stage::Accepted, Stage::Popped, Stage::Bound, Stage::Observed, Stage::Started, Stage::Ready, Stage::Seen];
+    let stages =
+        [Stage::Accepted, Stage::Popped, Stage::Bound, Stage::Observed, Stage::Started, Stage::Ready, Stage::Seen];
     for (i, stage) in stages.into_iter().enumerate() {
         timeline.stages.insert(stage, Mono(1_000_000 * u64::try_from(i).unwrap()));
     }
     let key = PodKey { namespace: "default".into(), name: "<b>pod".into(), uid: "u".into() };
-    let failed = Verdict::Failed { step: "then[1]".into(), why: "expected <1>, actual 2".into(), context: "log & more".into() };
+    let failed =
+        Verdict::Failed { step: "then[1]".into(), why: "expected <1>, actual 2".into(), context: "log & more".into() };
     let trial = |name: &str, verdict| Trial {
         name: name.into(),
         intent: "it <holds>".into(),
@@ -38,7 +40,10 @@ fn all_three_forms_agree_on_the_verdicts_and_escape_what_they_quote() {
     let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
     let (junit, html) = (read("junit.xml"), read("report.html"));
     assert!(junit.contains("tests=\"2\"") && junit.contains("failures=\"1\""), "{junit}");
-    assert!(html.contains("1 passed, 1 failed") && html.contains("&lt;b&gt;pod") && !html.contains("<b>pod"), "escaped");
+    assert!(
+        html.contains("1 passed, 1 failed") && html.contains("&lt;b&gt;pod") && !html.contains("<b>pod"),
+        "escaped"
+    );
     assert!(!html.contains("http://") && !html.contains("https://"), "the page stands alone");
     let json: serde_json::Value = serde_json::from_str(&read("report.json")).unwrap();
     assert_eq!((json["passed"].as_u64(), json["failed"].as_u64()), (Some(1), Some(1)));

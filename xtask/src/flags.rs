@@ -34,7 +34,9 @@ pub(crate) fn run(args: &[String]) -> Verdict {
         "ci" => checks::ci(),
         "nightly" => nightly(),
         "bench" => cargo(&["bench", "-p", "podlab-benches"], rest),
-        "e2e" | "up" | "down" | "ps" | "logs" | "enter" | "node" | "image" | "gc" | "diag" | "lint" => podlab(verb, rest),
+        "e2e" | "up" | "down" | "ps" | "logs" | "enter" | "node" | "image" | "gc" | "diag" | "lint" => {
+            podlab(verb, rest)
+        }
         "help" | "--help" | "-h" => {
             println!("{USAGE}");
             Ok(0)

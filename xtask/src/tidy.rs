@@ -65,7 +65,10 @@ fn edges(findings: &mut Vec<String>) -> Result<(), String> {
             let is_ours = full.starts_with("podlab");
             // Tests may use anything below; only what ships is layered.
             if is_ours && dependency.get("kind").is_none_or(Value::is_null) && !uses.contains(&short(&full)) {
-                findings.push(format!("crate {name} depends on {}, which harness/ARCHITECTURE.md does not allow", short(&full)));
+                findings.push(format!(
+                    "crate {name} depends on {}, which harness/ARCHITECTURE.md does not allow",
+                    short(&full)
+                ));
             }
         }
     }
@@ -126,7 +129,11 @@ fn reachable(path: &Path, all: &[PathBuf]) -> bool {
     let tests = dir.parent().filter(|p| p.file_name().is_some_and(|n| n == "tests"));
     let named = |file: &Path| {
         let text = fs::read_to_string(file).unwrap_or_default();
-        text.lines().any(|l| l.trim_end().ends_with(&format!("mod {name};")) || l.contains(&format!("mod {name} {{")) || l.contains(&format!("/{stem}.rs\"")))
+        text.lines().any(|l| {
+            l.trim_end().ends_with(&format!("mod {name};"))
+                || l.contains(&format!("mod {name} {{"))
+                || l.contains(&format!("/{stem}.rs\""))
+        })
     };
     let beside = || all.iter().filter(|f| f.parent() == tests.or(dir.parent())).any(|f| named(f));
     parents.iter().any(|p| named(p)) || beside()

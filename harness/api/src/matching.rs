@@ -15,7 +15,8 @@ pub type Labels = BTreeMap<String, String>;
 pub fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
     let exact = selector.match_labels.iter().flatten().all(|(k, v)| labels.get(k) == Some(v));
     let expressions = selector.match_expressions.iter().flatten();
-    exact && expressions.into_iter().all(|e| requirement(&e.key, &e.operator, e.values.as_deref().unwrap_or(&[]), labels))
+    exact
+        && expressions.into_iter().all(|e| requirement(&e.key, &e.operator, e.values.as_deref().unwrap_or(&[]), labels))
 }
 
 /// One requirement: `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt`, `Lt`. An unknown operator matches nothing.
@@ -43,7 +44,8 @@ pub fn term_matches(term: &NodeSelectorTerm, node: &Node) -> bool {
     let all = |list: &Option<Vec<NodeSelectorRequirement>>, on: &Labels| {
         list.iter().flatten().all(|r| requirement(&r.key, &r.operator, r.values.as_deref().unwrap_or(&[]), on))
     };
-    let empty = term.match_expressions.as_ref().is_none_or(Vec::is_empty) && term.match_fields.as_ref().is_none_or(Vec::is_empty);
+    let empty = term.match_expressions.as_ref().is_none_or(Vec::is_empty)
+        && term.match_fields.as_ref().is_none_or(Vec::is_empty);
     !empty && all(&term.match_expressions, &labels) && all(&term.match_fields, &fields)
 }
 
@@ -73,7 +75,8 @@ pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     }
     match toleration.operator.as_deref().unwrap_or_default() {
         "" | "Equal" => {
-            !key.is_empty() && toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default()
+            !key.is_empty()
+                && toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default()
         }
         "Exists" => true,
         _ => false,

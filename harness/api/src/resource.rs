@@ -7,11 +7,25 @@ use crate::meta::ObjectMeta;
 
 /// A typed Kubernetes object with ordinary metadata: everything a typed client can carry.
 pub trait KubeType:
-    Resource<Scope: ResourceScope + 'static> + Metadata<Ty = ObjectMeta> + Clone + Serialize + DeserializeOwned + Send + Sync + 'static
+    Resource<Scope: ResourceScope + 'static>
+    + Metadata<Ty = ObjectMeta>
+    + Clone
+    + Serialize
+    + DeserializeOwned
+    + Send
+    + Sync
+    + 'static
 {
 }
 impl<T> KubeType for T where
-    T: Resource<Scope: ResourceScope + 'static> + Metadata<Ty = ObjectMeta> + Clone + Serialize + DeserializeOwned + Send + Sync + 'static
+    T: Resource<Scope: ResourceScope + 'static>
+        + Metadata<Ty = ObjectMeta>
+        + Clone
+        + Serialize
+        + DeserializeOwned
+        + Send
+        + Sync
+        + 'static
 {
 }
 

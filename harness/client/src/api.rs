@@ -123,7 +123,12 @@ pub trait Api: Send + Sync + 'static {
     /// Watches a collection.
     async fn watch(&self, collection: &Collection, options: &WatchOptions) -> Result<WatchStream, ApiError>;
     /// Creates an object; with `subresource` POSTs to it (`binding`, `eviction`, `token`), `name` naming the parent.
-    async fn create(&self, collection: &Collection, parent: Option<(&str, &'static str)>, object: Object) -> Result<Arc<Object>, ApiError>;
+    async fn create(
+        &self,
+        collection: &Collection,
+        parent: Option<(&str, &'static str)>,
+        object: Object,
+    ) -> Result<Arc<Object>, ApiError>;
     /// Replaces an object (or its subresource). A set `resourceVersion` must match.
     async fn update(&self, target: &Target, object: Object) -> Result<Arc<Object>, ApiError>;
     /// Patches an object (or its subresource).
@@ -131,5 +136,10 @@ pub trait Api: Send + Sync + 'static {
     /// Deletes an object; returns it, or the Status object of the server.
     async fn delete(&self, target: &Target, options: &DeleteOptions) -> Result<Arc<Object>, ApiError>;
     /// Deletes what a collection holds and the selectors match.
-    async fn delete_collection(&self, collection: &Collection, list: &ListOptions, options: &DeleteOptions) -> Result<(), ApiError>;
+    async fn delete_collection(
+        &self,
+        collection: &Collection,
+        list: &ListOptions,
+        options: &DeleteOptions,
+    ) -> Result<(), ApiError>;
 }

@@ -80,8 +80,7 @@ impl EventRecorder {
         action: &'static str,
         message: impl Into<String>,
     ) {
-        let request =
-            EventRequest { regarding, kind, reason, action, message: message.into(), at: self.clock.wall() };
+        let request = EventRequest { regarding, kind, reason, action, message: message.into(), at: self.clock.wall() };
         if let Err(error) = self.queue.try_send(request) {
             tracing::warn!(reason, %error, "event dropped");
         }
@@ -175,7 +174,14 @@ impl EventWriter {
         }
     }
 
-    async fn create(&self, correlator: &mut Correlator, key: &str, request: &EventRequest, message: String, count: u32) {
+    async fn create(
+        &self,
+        correlator: &mut Correlator,
+        key: &str,
+        request: &EventRequest,
+        message: String,
+        count: u32,
+    ) {
         let object = podlab_api::Object(self.body(request, &message, count));
         match self.api.create(&collection(request), None, object).await {
             Ok(made) => correlator.created(key, made.name()),

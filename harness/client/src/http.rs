@@ -47,7 +47,13 @@ impl HttpApi {
     ///
     /// # Errors
     /// The server's Status, or `ServiceUnavailable` when it could not be reached.
-    pub async fn request(&self, method: Method, path: &str, content_type: &str, body: Vec<u8>) -> Result<Bytes, ApiError> {
+    pub async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        content_type: &str,
+        body: Vec<u8>,
+    ) -> Result<Bytes, ApiError> {
         let response = self.send(method, path, content_type, body).await?;
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_BODY).collect().await;
@@ -99,7 +105,13 @@ impl HttpApi {
         self.client.request(request).await.map_err(|e| unreachable_error(&chain(&e)))
     }
 
-    async fn object(&self, method: Method, path: &str, content_type: &str, body: Vec<u8>) -> Result<Arc<Object>, ApiError> {
+    async fn object(
+        &self,
+        method: Method,
+        path: &str,
+        content_type: &str,
+        body: Vec<u8>,
+    ) -> Result<Arc<Object>, ApiError> {
         let bytes = self.request(method, path, content_type, body).await?;
         parse(&bytes).map(|v| Arc::new(Object(v)))
     }

@@ -98,7 +98,12 @@ pub fn load(path: &Path) -> Result<ClusterAccess, KubeconfigError> {
     let user = find(file.users, "user", &context.user)?;
     Ok(ClusterAccess {
         server: cluster.server,
-        ca_pem: pick(base, cluster.certificate_authority_data, cluster.certificate_authority, "certificate-authority-data")?,
+        ca_pem: pick(
+            base,
+            cluster.certificate_authority_data,
+            cluster.certificate_authority,
+            "certificate-authority-data",
+        )?,
         token: user.token,
         cert_pem: pick(base, user.client_certificate_data, user.client_certificate, "client-certificate-data")?,
         key_pem: pick(base, user.client_key_data, user.client_key, "client-key-data")?,

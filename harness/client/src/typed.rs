@@ -131,7 +131,12 @@ impl<K: KubeType> Resource<K> {
     ///
     /// # Errors
     /// The server's error.
-    pub async fn create_sub(&self, name: &str, subresource: &'static str, body: Value) -> Result<Arc<Object>, ApiError> {
+    pub async fn create_sub(
+        &self,
+        name: &str,
+        subresource: &'static str,
+        body: Value,
+    ) -> Result<Arc<Object>, ApiError> {
         self.api.create(&self.collection, Some((name, subresource)), Object(body)).await
     }
 

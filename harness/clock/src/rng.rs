@@ -26,14 +26,17 @@ impl Rng {
     /// When `/dev/urandom` cannot be read: nothing on such a machine could be trusted.
     pub fn from_entropy() -> Self {
         let mut seed = [0; 8];
-        std::fs::File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut seed)).expect("/dev/urandom is readable");
+        std::fs::File::open("/dev/urandom")
+            .and_then(|mut f| f.read_exact(&mut seed))
+            .expect("/dev/urandom is readable");
         Self::seeded(u64::from_le_bytes(seed))
     }
 
     /// An independent stream for a component; the same label always gives the same stream of this state.
     #[must_use]
     pub fn fork(&self, label: &str) -> Self {
-        let hash = label.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+        let hash =
+            label.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
         Self::seeded(mix(self.0.load(Ordering::Relaxed) ^ hash))
     }
 

@@ -204,7 +204,8 @@ impl Runtime {
             "kind": "cniCacheV1", "containerId": a.container_id, "networkName": list.name, "ifName": a.ifname,
             "cniArgs": a.args, "capabilityArgs": a.capabilities, "result": result,
         });
-        let write = fs::create_dir_all(&self.cache).and_then(|()| fs::write(self.cache_file(list, a), record.to_string()));
+        let write =
+            fs::create_dir_all(&self.cache).and_then(|()| fs::write(self.cache_file(list, a), record.to_string()));
         write.map_err(|e| CniError::new(CniError::IO, format!("cache result: {e}")))
     }
 
@@ -213,7 +214,9 @@ impl Runtime {
         let mut merged = a.clone();
         let read = |path: &Path| serde_json::from_str::<Value>(&fs::read_to_string(path).ok()?).ok();
         let Some(record) = read(&self.cache_file(list, a)) else { return (None, merged) };
-        if let (true, Some(caps)) = (merged.capabilities.is_empty(), record.get("capabilityArgs").and_then(Value::as_object)) {
+        if let (true, Some(caps)) =
+            (merged.capabilities.is_empty(), record.get("capabilityArgs").and_then(Value::as_object))
+        {
             merged.capabilities = caps.clone();
         }
         if let (true, Some(args)) = (merged.args.is_empty(), record.get("cniArgs")) {

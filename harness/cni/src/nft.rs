@@ -176,7 +176,8 @@ impl Batch {
         // A set id only has to be unique in its transaction.
         let id = u32::try_from(self.messages.len()).unwrap_or(u32::MAX);
         let flags = if data == SetData::None { 0 } else { SET_MAP };
-        let message = generic(NEWSET, CREATE).text(1, table).text(2, set).be32(3, flags).be32(4, 0).be32(5, key_len).be32(10, id);
+        let message =
+            generic(NEWSET, CREATE).text(1, table).text(2, set).be32(3, flags).be32(4, 0).be32(5, key_len).be32(10, id);
         let message = match data {
             SetData::None => message,
             SetData::Value(len) => message.be32(6, 7).be32(7, len),

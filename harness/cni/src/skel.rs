@@ -30,7 +30,8 @@ pub fn main(plugin: &str) -> i32 {
     };
     let mut out = std::io::stdout().lock();
     // A runtime that closed the pipe cannot be told anything more.
-    let _ = serde_json::to_writer_pretty(&mut out, &body).map_err(std::io::Error::from).and_then(|()| out.write_all(b"\n"));
+    let _ =
+        serde_json::to_writer_pretty(&mut out, &body).map_err(std::io::Error::from).and_then(|()| out.write_all(b"\n"));
     code
 }
 

@@ -59,7 +59,14 @@ impl CniError {
 /// The verb.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each variant is the spec's word")]
-pub enum Command { Add, Del, Check, Status, Gc, Version }
+pub enum Command {
+    Add,
+    Del,
+    Check,
+    Status,
+    Gc,
+    Version,
+}
 
 impl Command {
     /// The word in `CNI_COMMAND`.
@@ -272,9 +279,16 @@ pub fn check_names(container_id: &str, ifname: &str) -> Result<(), CniError> {
     let word = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
     let id_ok = container_id.starts_with(|c: char| c.is_ascii_alphanumeric()) && container_id.chars().all(word);
     if !id_ok {
-        return Err(CniError::new(CniError::ENVIRONMENT, format!("invalid characters in containerID: {container_id:?}")));
+        return Err(CniError::new(
+            CniError::ENVIRONMENT,
+            format!("invalid characters in containerID: {container_id:?}"),
+        ));
     }
     let forbidden = |c: char| c == '/' || c == ':' || c.is_whitespace();
     let if_ok = (1..=15).contains(&ifname.len()) && ifname != "." && ifname != ".." && !ifname.contains(forbidden);
-    if if_ok { Ok(()) } else { Err(CniError::new(CniError::ENVIRONMENT, format!("invalid interface name: {ifname:?}"))) }
+    if if_ok {
+        Ok(())
+    } else {
+        Err(CniError::new(CniError::ENVIRONMENT, format!("invalid interface name: {ifname:?}")))
+    }
 }

@@ -62,7 +62,12 @@ fn setup(dir: &Path) -> (Runtime, ConfList) {
 }
 
 fn attachment(id: &str, netns: &Netns) -> Attachment {
-    Attachment { container_id: id.into(), netns: Some(netns.path.clone()), ifname: "eth0".into(), ..Attachment::default() }
+    Attachment {
+        container_id: id.into(),
+        netns: Some(netns.path.clone()),
+        ifname: "eth0".into(),
+        ..Attachment::default()
+    }
 }
 
 #[test]
@@ -73,7 +78,8 @@ fn add_connects_check_verifies_and_del_leaves_nothing() {
     in_new_netns(move || {
         let container = Netns::new();
         let mut a = attachment("c1", &container);
-        a.capabilities.insert("portMappings".into(), json!([{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]));
+        a.capabilities
+            .insert("portMappings".into(), json!([{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]));
         let result = runtime.add(&list, &a).unwrap();
         assert_eq!(result.ips[0].address, "10.9.0.2/29");
         assert_eq!(result.interfaces.iter().map(|i| i.name.as_str()).nth(2), Some("eth0"));

@@ -149,7 +149,12 @@ impl Deployments {
             && selector.is_some_and(|s| selects(s, &set.metadata.labels.clone().unwrap_or_default()))
     }
 
-    async fn create_set(&self, d: &Deployment, spec: &DeploymentSpec, old: &[ReplicaSet]) -> Result<ReplicaSet, ApiError> {
+    async fn create_set(
+        &self,
+        d: &Deployment,
+        spec: &DeploymentSpec,
+        old: &[ReplicaSet],
+    ) -> Result<ReplicaSet, ApiError> {
         let (surge, _) = limits(spec);
         let wanted = spec.replicas.unwrap_or(1);
         let running: i32 = old.iter().map(replicas).sum();
@@ -183,7 +188,10 @@ impl Deployments {
                 spec: Some(ReplicaSetSpec {
                     replicas: Some(size),
                     min_ready_seconds: spec.min_ready_seconds,
-                    selector: LabelSelector { match_labels: with_hash(spec.selector.match_labels.clone()), ..spec.selector.clone() },
+                    selector: LabelSelector {
+                        match_labels: with_hash(spec.selector.match_labels.clone()),
+                        ..spec.selector.clone()
+                    },
                     template: Some(template),
                 }),
                 status: None,
@@ -227,7 +235,9 @@ impl Deployments {
         for set in sets {
             self.scale(d, set, 0).await?;
         }
-        Ok(sets.iter().all(|s| s.status.as_ref().is_none_or(|s| s.replicas == 0 && s.terminating_replicas.unwrap_or(0) == 0)))
+        Ok(sets
+            .iter()
+            .all(|s| s.status.as_ref().is_none_or(|s| s.replicas == 0 && s.terminating_replicas.unwrap_or(0) == 0)))
     }
 
     /// A set that becomes current again (rollback) gets the next revision.
@@ -244,13 +254,22 @@ impl Deployments {
         let text = revision(&set).to_string();
         if d.metadata.annotations.as_ref().and_then(|a| a.get(REVISION)) != Some(&text) {
             let body = serde_json::json!({"metadata": {"annotations": {REVISION: text}}});
-            self.client.namespaced::<Deployment>(&namespace).patch(&name_of(&d.metadata), &podlab_client::PatchKind::Merge, &body).await?;
+            self.client
+                .namespaced::<Deployment>(&namespace)
+                .patch(&name_of(&d.metadata), &podlab_client::PatchKind::Merge, &body)
+                .await?;
         }
         Ok(set)
     }
 
     /// One step: first up within the surge, otherwise down within the unavailability.
-    async fn roll(&self, d: &Deployment, spec: &DeploymentSpec, new: &ReplicaSet, old: &[ReplicaSet]) -> Result<(), ApiError> {
+    async fn roll(
+        &self,
+        d: &Deployment,
+        spec: &DeploymentSpec,
+        new: &ReplicaSet,
+        old: &[ReplicaSet],
+    ) -> Result<(), ApiError> {
         let (surge, unavailable) = limits(spec);
         let wanted = spec.replicas.unwrap_or(1);
         let total: i32 = old.iter().map(replicas).sum::<i32>() + replicas(new);
@@ -290,10 +309,20 @@ impl Deployments {
     }
 
     /// Keeps only as many old, empty sets as the history limit says.
-    async fn clean_up(&self, d: &Deployment, spec: &DeploymentSpec, new: &ReplicaSet, old: &[ReplicaSet]) -> Result<(), ApiError> {
+    async fn clean_up(
+        &self,
+        d: &Deployment,
+        spec: &DeploymentSpec,
+        new: &ReplicaSet,
+        old: &[ReplicaSet],
+    ) -> Result<(), ApiError> {
         let keep = usize::try_from(spec.revision_history_limit.unwrap_or(10)).unwrap_or(0);
         let done = available(new) == spec.replicas.unwrap_or(1);
-        let idle = |s: &&ReplicaSet| replicas(s) == 0 && s.status.as_ref().is_none_or(|s| s.replicas == 0) && s.metadata.deletion_timestamp.is_none();
+        let idle = |s: &&ReplicaSet| {
+            replicas(s) == 0
+                && s.status.as_ref().is_none_or(|s| s.replicas == 0)
+                && s.metadata.deletion_timestamp.is_none()
+        };
         let mut empty: Vec<&ReplicaSet> = old.iter().filter(idle).collect();
         if !done || empty.len() <= keep {
             return Ok(());
@@ -301,7 +330,12 @@ impl Deployments {
         empty.sort_by_key(|s| revision(s));
         let namespace = d.metadata.namespace.clone().unwrap_or_default();
         for set in &empty[..empty.len() - keep] {
-            match self.client.namespaced::<ReplicaSet>(&namespace).delete(&name_of(&set.metadata), &DeleteOptions::default()).await {
+            match self
+                .client
+                .namespaced::<ReplicaSet>(&namespace)
+                .delete(&name_of(&set.metadata), &DeleteOptions::default())
+                .await
+            {
                 Err(e) if !e.is_not_found() => return Err(e),
                 _ => {}
             }
@@ -312,8 +346,12 @@ impl Deployments {
     async fn write_status(&self, d: &Deployment, sets: &[ReplicaSet]) -> Result<Again, ApiError> {
         let spec = d.spec.clone().unwrap_or_default();
         let wanted = spec.replicas.unwrap_or(1);
-        let new = sets.iter().find(|s| s.spec.as_ref().and_then(|s| s.template.as_ref()).is_some_and(|t| bare(t) == bare(&spec.template)));
-        let of = |f: &dyn Fn(&podlab_api::apps::ReplicaSetStatus) -> i32| -> i32 { sets.iter().filter_map(|s| s.status.as_ref()).map(f).sum() };
+        let new = sets.iter().find(|s| {
+            s.spec.as_ref().and_then(|s| s.template.as_ref()).is_some_and(|t| bare(t) == bare(&spec.template))
+        });
+        let of = |f: &dyn Fn(&podlab_api::apps::ReplicaSetStatus) -> i32| -> i32 {
+            sets.iter().filter_map(|s| s.status.as_ref()).map(f).sum()
+        };
         let total = of(&|s| s.replicas);
         let live = of(&|s| s.available_replicas.unwrap_or(0));
         let updated = new.and_then(|s| s.status.as_ref()).map_or(0, |s| s.replicas);
@@ -327,22 +365,40 @@ impl Deployments {
         conditions.push(if enough {
             ("Available", "True", "MinimumReplicasAvailable", "Deployment has minimum availability.".to_owned())
         } else {
-            ("Available", "False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability.".to_owned())
+            (
+                "Available",
+                "False",
+                "MinimumReplicasUnavailable",
+                "Deployment does not have minimum availability.".to_owned(),
+            )
         });
         let (deadline, again) = self.deadline(&spec, &old, complete);
         conditions.push(if complete {
-            ("Progressing", "True", "NewReplicaSetAvailable", format!("ReplicaSet \"{set_name}\" has successfully progressed."))
+            (
+                "Progressing",
+                "True",
+                "NewReplicaSetAvailable",
+                format!("ReplicaSet \"{set_name}\" has successfully progressed."),
+            )
         } else if deadline {
-            ("Progressing", "False", "ProgressDeadlineExceeded", format!("ReplicaSet \"{set_name}\" has timed out progressing."))
+            (
+                "Progressing",
+                "False",
+                "ProgressDeadlineExceeded",
+                format!("ReplicaSet \"{set_name}\" has timed out progressing."),
+            )
         } else {
             ("Progressing", "True", "ReplicaSetUpdated", format!("ReplicaSet \"{set_name}\" is progressing."))
         });
         let number = |n: i32| Some(n).filter(|n| *n != 0);
-        let progressed = number(updated) != old.updated_replicas.and_then(number) || number(live) != old.available_replicas.and_then(number);
+        let progressed = number(updated) != old.updated_replicas.and_then(number)
+            || number(live) != old.available_replicas.and_then(number);
         let condition = |(type_, status, reason, message): (&str, &str, &str, String)| {
             let before = old.conditions.iter().flatten().find(|c| c.type_ == type_);
             let moved = before.is_none_or(|c| c.status != status);
-            let same = before.is_some_and(|c| c.status == status && c.reason.as_deref() == Some(reason) && c.message.as_deref() == Some(&message));
+            let same = before.is_some_and(|c| {
+                c.status == status && c.reason.as_deref() == Some(reason) && c.message.as_deref() == Some(&message)
+            });
             let keep_update = same && !(type_ == "Progressing" && progressed);
             let transition = before.and_then(|c| c.last_transition_time.clone()).filter(|_| !moved);
             let update = before.and_then(|c| c.last_update_time.clone()).filter(|_| keep_update);

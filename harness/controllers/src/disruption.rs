@@ -113,7 +113,8 @@ fn disrupted(budget: &PodDisruptionBudget, pods: &[Pod], now: Timestamp) -> (BTr
     let noted = budget.status.iter().flat_map(|s| s.disrupted_pods.iter().flatten());
     for (name, at) in noted {
         let left = DELETION - now.duration_since(at.0);
-        let there = pods.iter().any(|p| p.metadata.name.as_ref() == Some(name) && p.metadata.deletion_timestamp.is_none());
+        let there =
+            pods.iter().any(|p| p.metadata.name.as_ref() == Some(name) && p.metadata.deletion_timestamp.is_none());
         if there && left.is_positive() {
             kept.insert(name.clone(), at.clone());
             let left = left.unsigned_abs();
@@ -123,9 +124,19 @@ fn disrupted(budget: &PodDisruptionBudget, pods: &[Pod], now: Timestamp) -> (BTr
     (kept, next)
 }
 
-fn condition(budget: &PodDisruptionBudget, status: &str, reason: &str, message: &str, now: Timestamp) -> Vec<Condition> {
+fn condition(
+    budget: &PodDisruptionBudget,
+    status: &str,
+    reason: &str,
+    message: &str,
+    now: Timestamp,
+) -> Vec<Condition> {
     let mut all = budget.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
-    let old = all.iter().find(|c| c.type_ == "DisruptionAllowed").filter(|c| c.status == status).map(|c| c.last_transition_time.clone());
+    let old = all
+        .iter()
+        .find(|c| c.type_ == "DisruptionAllowed")
+        .filter(|c| c.status == status)
+        .map(|c| c.last_transition_time.clone());
     all.retain(|c| c.type_ != "DisruptionAllowed");
     all.push(Condition {
         type_: "DisruptionAllowed".into(),
@@ -144,11 +155,15 @@ impl Disruption {
         let count = i32::try_from(pods.len()).unwrap_or(i32::MAX);
         let Some(spec) = &budget.spec else { return Ok(Ok(Wanted { expected: 0, desired: 0 })) };
         match (&spec.max_unavailable, &spec.min_available) {
-            (Some(most), _) => Ok(self.scale(budget, pods).await?.map(|expected| {
-                Wanted { expected, desired: (expected - scaled(most, expected)).max(0) }
-            })),
+            (Some(most), _) => Ok(self
+                .scale(budget, pods)
+                .await?
+                .map(|expected| Wanted { expected, desired: (expected - scaled(most, expected)).max(0) })),
             (None, Some(IntOrString::Int(n))) => Ok(Ok(Wanted { expected: count, desired: *n })),
-            (None, Some(share)) => Ok(self.scale(budget, pods).await?.map(|expected| Wanted { expected, desired: scaled(share, expected) })),
+            (None, Some(share)) => Ok(self
+                .scale(budget, pods)
+                .await?
+                .map(|expected| Wanted { expected, desired: scaled(share, expected) })),
             (None, None) => Ok(Ok(Wanted { expected: count, desired: 1 })),
         }
     }
@@ -159,7 +174,8 @@ impl Disruption {
         let mut unmanaged = Vec::new();
         for pod in pods {
             let (namespace, name) = key_of(pod);
-            let Some(owner) = pod.metadata.owner_references.iter().flatten().find(|o| o.controller == Some(true)) else {
+            let Some(owner) = pod.metadata.owner_references.iter().flatten().find(|o| o.controller == Some(true))
+            else {
                 unmanaged.push(name);
                 continue;
             };
@@ -169,9 +185,12 @@ impl Disruption {
             let replicas = match owner.kind.as_str() {
                 "ReplicaSet" => {
                     let found = self.client.namespaced::<ReplicaSet>(&namespace).get_opt(&owner.name).await?;
-                    let deployment = found.as_ref().and_then(|r| r.metadata.owner_references.iter().flatten().find(|o| o.kind == "Deployment").cloned());
+                    let deployment = found.as_ref().and_then(|r| {
+                        r.metadata.owner_references.iter().flatten().find(|o| o.kind == "Deployment").cloned()
+                    });
                     if let Some(d) = deployment {
-                        let found = self.client.namespaced::<podlab_api::apps::Deployment>(&namespace).get_opt(&d.name).await?;
+                        let found =
+                            self.client.namespaced::<podlab_api::apps::Deployment>(&namespace).get_opt(&d.name).await?;
                         if let Some(n) = found.and_then(|d| d.spec?.replicas) {
                             scales.insert(d.uid, n);
                         }
@@ -179,11 +198,24 @@ impl Disruption {
                     }
                     found.and_then(|r| r.spec?.replicas)
                 }
-                "StatefulSet" => self.client.namespaced::<StatefulSet>(&namespace).get_opt(&owner.name).await?.and_then(|s| s.spec?.replicas),
-                "ReplicationController" => {
-                    self.client.namespaced::<ReplicationController>(&namespace).get_opt(&owner.name).await?.and_then(|s| s.spec?.replicas)
+                "StatefulSet" => self
+                    .client
+                    .namespaced::<StatefulSet>(&namespace)
+                    .get_opt(&owner.name)
+                    .await?
+                    .and_then(|s| s.spec?.replicas),
+                "ReplicationController" => self
+                    .client
+                    .namespaced::<ReplicationController>(&namespace)
+                    .get_opt(&owner.name)
+                    .await?
+                    .and_then(|s| s.spec?.replicas),
+                kind => {
+                    return Ok(Err(format!(
+                        "{} does not implement the scale subresource",
+                        kind.to_lowercase() + "s." + group(&owner.api_version)
+                    )));
                 }
-                kind => return Ok(Err(format!("{} does not implement the scale subresource", kind.to_lowercase() + "s." + group(&owner.api_version)))),
             };
             if let Some(n) = replicas {
                 scales.insert(owner.uid.clone(), n);
@@ -206,7 +238,12 @@ impl Disruption {
         let now = self.clock.wall_secs();
         let old = budget.status.clone().unwrap_or_default();
         let conditions = Some(condition(&budget, "False", "SyncFailed", why, now));
-        let new = PodDisruptionBudgetStatus { disruptions_allowed: Some(0), conditions, observed_generation: budget.metadata.generation, ..old };
+        let new = PodDisruptionBudgetStatus {
+            disruptions_allowed: Some(0),
+            conditions,
+            observed_generation: budget.metadata.generation,
+            ..old
+        };
         self.write(budget, new).await.map(|()| Again::OnChange)
     }
 
@@ -224,10 +261,12 @@ impl Disruption {
 
     /// The budgets a Pod's change concerns.
     pub(crate) fn concerned(budgets: &Cache<PodDisruptionBudget>, old: Option<&Pod>, new: &Pod) -> Vec<Key> {
-        let labels: Vec<_> = old.into_iter().chain([new]).map(|p| p.metadata.labels.clone().unwrap_or_default()).collect();
+        let labels: Vec<_> =
+            old.into_iter().chain([new]).map(|p| p.metadata.labels.clone().unwrap_or_default()).collect();
         let covers = |b: &PodDisruptionBudget| {
             let selector = b.spec.as_ref().and_then(|s| s.selector.as_ref());
-            b.metadata.namespace == new.metadata.namespace && selector.is_some_and(|s| labels.iter().any(|l| selects(s, l)))
+            b.metadata.namespace == new.metadata.namespace
+                && selector.is_some_and(|s| labels.iter().any(|l| selects(s, l)))
         };
         budgets.list().into_iter().filter(|b| covers(b)).map(|b| key_of(&*b)).collect()
     }

@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, sync::Arc};
 use async_trait::async_trait;
 use podlab_api::{
     ApiError,
-    core::{EndpointAddress, EndpointPort as CorePort, EndpointSubset, Endpoints, ObjectReference, Pod, Service, ServicePort},
+    core::{
+        EndpointAddress, EndpointPort as CorePort, EndpointSubset, Endpoints, ObjectReference, Pod, Service,
+        ServicePort,
+    },
     discovery::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice},
     k8s_openapi::apimachinery::pkg::util::intstr::IntOrString,
     meta::{ObjectMeta, OwnerReference},
@@ -85,10 +88,13 @@ fn ports(ports: &[ServicePort], pod: &Pod) -> Ports {
         Some(IntOrString::Int(0)) => Some(p.port),
         Some(IntOrString::Int(n)) => Some(*n),
         Some(IntOrString::String(name)) => {
-            let containers = pod.spec.iter().flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()));
+            let containers =
+                pod.spec.iter().flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()));
             let mut all = containers.flat_map(|c| c.ports.iter().flatten());
             let protocol = p.protocol.as_deref().unwrap_or("TCP");
-            let same = |c: &&podlab_api::core::ContainerPort| c.name.as_deref() == Some(name) && c.protocol.as_deref().unwrap_or("TCP") == protocol;
+            let same = |c: &&podlab_api::core::ContainerPort| {
+                c.name.as_deref() == Some(name) && c.protocol.as_deref().unwrap_or("TCP") == protocol
+            };
             all.find(same).map(|c| c.container_port)
         }
     };
@@ -115,7 +121,14 @@ fn hostname(pod: &Pod, service: &Service) -> Option<String> {
 }
 
 impl EndpointSlices {
-    async fn write_slice(&self, service: &Service, base: &str, ports: &Ports, pods: &[Arc<Pod>], publish_all: bool) -> Result<(), ApiError> {
+    async fn write_slice(
+        &self,
+        service: &Service,
+        base: &str,
+        ports: &Ports,
+        pods: &[Arc<Pod>],
+        publish_all: bool,
+    ) -> Result<(), ApiError> {
         let namespace = service.metadata.namespace.clone().unwrap_or_default();
         let endpoint = |pod: &Arc<Pod>| {
             let ready = ready_since(pod).is_some();
@@ -168,15 +181,30 @@ impl EndpointSlices {
         let name = wanted.metadata.name.clone().unwrap_or_default();
         match slices.get_opt(&name).await? {
             None => slices.create(&wanted).await.map(drop),
-            Some(old) if old.endpoints == wanted.endpoints && old.ports == wanted.ports && old.metadata.labels == wanted.metadata.labels => Ok(()),
+            Some(old)
+                if old.endpoints == wanted.endpoints
+                    && old.ports == wanted.ports
+                    && old.metadata.labels == wanted.metadata.labels =>
+            {
+                Ok(())
+            }
             Some(old) => {
-                let metadata = ObjectMeta { resource_version: old.metadata.resource_version, uid: old.metadata.uid, ..wanted.metadata.clone() };
+                let metadata = ObjectMeta {
+                    resource_version: old.metadata.resource_version,
+                    uid: old.metadata.uid,
+                    ..wanted.metadata.clone()
+                };
                 slices.update(&EndpointSlice { metadata, ..wanted }).await.map(drop)
             }
         }
     }
 
-    async fn write_endpoints(&self, service: &Service, sets: &[(Ports, Vec<Arc<Pod>>)], publish_all: bool) -> Result<(), ApiError> {
+    async fn write_endpoints(
+        &self,
+        service: &Service,
+        sets: &[(Ports, Vec<Arc<Pod>>)],
+        publish_all: bool,
+    ) -> Result<(), ApiError> {
         let namespace = service.metadata.namespace.clone().unwrap_or_default();
         let address = |pod: &Arc<Pod>| EndpointAddress {
             ip: ip(pod).unwrap_or_default(),
@@ -187,7 +215,8 @@ impl EndpointSlices {
         let subset = |(ports, pods): &(Ports, Vec<Arc<Pod>>)| {
             let live = pods.iter().filter(|p| p.metadata.deletion_timestamp.is_none());
             let (ready, other): (Vec<_>, Vec<_>) = live.partition(|p| publish_all || ready_since(p).is_some());
-            let list = |pods: Vec<&Arc<Pod>>| (!pods.is_empty()).then(|| pods.into_iter().map(address).collect::<Vec<_>>());
+            let list =
+                |pods: Vec<&Arc<Pod>>| (!pods.is_empty()).then(|| pods.into_iter().map(address).collect::<Vec<_>>());
             let (addresses, not_ready_addresses) = (list(ready), list(other));
             let port = |(name, protocol, number, app): &(String, String, i32, Option<String>)| CorePort {
                 name: Some(name.clone()).filter(|n| !n.is_empty()),
@@ -196,7 +225,11 @@ impl EndpointSlices {
                 app_protocol: app.clone(),
             };
             let ports = Some(ports.iter().map(port).collect::<Vec<_>>());
-            (addresses.is_some() || not_ready_addresses.is_some()).then_some(EndpointSubset { addresses, not_ready_addresses, ports })
+            (addresses.is_some() || not_ready_addresses.is_some()).then_some(EndpointSubset {
+                addresses,
+                not_ready_addresses,
+                ports,
+            })
         };
         let subsets: Vec<EndpointSubset> = sets.iter().filter_map(subset).collect();
         let subsets = (!subsets.is_empty()).then_some(subsets);
@@ -206,7 +239,8 @@ impl EndpointSlices {
             Some(old) if old.subsets == subsets => Ok(()),
             Some(old) => api.update(&Endpoints { subsets, ..old }).await.map(drop),
             None => {
-                let metadata = ObjectMeta { name: Some(name), labels: service.metadata.labels.clone(), ..ObjectMeta::default() };
+                let metadata =
+                    ObjectMeta { name: Some(name), labels: service.metadata.labels.clone(), ..ObjectMeta::default() };
                 api.create(&Endpoints { metadata, subsets }).await.map(drop)
             }
         }
@@ -216,7 +250,9 @@ impl EndpointSlices {
     pub(crate) fn concerned(services: &Cache<Service>, pods: [Option<&Arc<Pod>>; 2]) -> Vec<Key> {
         let hit = |s: &Service| {
             let selector = s.spec.as_ref().and_then(|s| s.selector.as_ref()).filter(|s| !s.is_empty());
-            pods.into_iter().flatten().any(|p| p.metadata.namespace == s.metadata.namespace && selector.is_some_and(|sel| matches(sel, p)))
+            pods.into_iter()
+                .flatten()
+                .any(|p| p.metadata.namespace == s.metadata.namespace && selector.is_some_and(|sel| matches(sel, p)))
         };
         services.list().into_iter().filter(|s| hit(s)).map(|s| crate::work::key_of(&*s)).collect()
     }

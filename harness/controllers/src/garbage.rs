@@ -85,7 +85,14 @@ fn key(uid: &str) -> Key {
 }
 
 /// Follows one resource into the graph and queues what may have to go.
-pub(crate) async fn follow(client: Client, resource: ResourceRef, graph: Graph, queue: Queue, clock: Clock, shutdown: CancellationToken) {
+pub(crate) async fn follow(
+    client: Client,
+    resource: ResourceRef,
+    graph: Graph,
+    queue: Queue,
+    clock: Clock,
+    shutdown: CancellationToken,
+) {
     let run = async {
         loop {
             if let Err(error) = follow_once(&client, resource, &graph, &queue).await {
@@ -168,7 +175,8 @@ impl Reconcile for Collector {
             }
         }
         let propagation = if waiting { "Foreground" } else { "Background" };
-        let options = DeleteOptions { uid: Some(uid.clone()), propagation: Some(propagation), ..DeleteOptions::default() };
+        let options =
+            DeleteOptions { uid: Some(uid.clone()), propagation: Some(propagation), ..DeleteOptions::default() };
         ignore_gone(self.client.raw().delete(&target(&known), &options).await)
     }
 }
@@ -190,11 +198,16 @@ impl Collector {
         }
         // Not in the graph (yet): ask before deleting anything.
         let (group, version) = owner.api_version.split_once('/').unwrap_or(("", &owner.api_version));
-        let Some(resource) = FOLLOWED.iter().find(|r| r.group == group && r.version == version && r.kind == owner.kind) else {
+        let Some(resource) = FOLLOWED.iter().find(|r| r.group == group && r.version == version && r.kind == owner.kind)
+        else {
             return Ok(OwnerState::There);
         };
         let namespace = dependent.namespace.clone().filter(|_| resource.namespaced);
-        let target = Target { collection: Collection { resource: *resource, namespace }, name: owner.name.clone(), subresource: None };
+        let target = Target {
+            collection: Collection { resource: *resource, namespace },
+            name: owner.name.clone(),
+            subresource: None,
+        };
         match self.client.raw().get(&target).await {
             Ok(object) if object.uid() == owner.uid => {
                 let meta = object.meta()?;
@@ -223,7 +236,11 @@ impl Collector {
             for (dependent_uid, dependent) in dependents.iter().filter(|(_, k)| !k.deleting) {
                 let others = dependent.owners.iter().any(|o| o.uid != uid && self.graph.lock().contains_key(&o.uid));
                 if !others {
-                    let options = DeleteOptions { uid: Some(dependent_uid.clone()), propagation: Some("Foreground"), ..DeleteOptions::default() };
+                    let options = DeleteOptions {
+                        uid: Some(dependent_uid.clone()),
+                        propagation: Some("Foreground"),
+                        ..DeleteOptions::default()
+                    };
                     ignore_gone(self.client.raw().delete(&target(dependent), &options).await)?;
                 }
             }

@@ -87,7 +87,15 @@ pub(crate) fn wanted_taints(node: &Node) -> Vec<(&'static str, &'static str)> {
 
 /// Whether a taint is one this controller puts and takes.
 fn is_ours(taint: &Taint) -> bool {
-    let suffixes = ["not-ready", "unreachable", "memory-pressure", "disk-pressure", "pid-pressure", "network-unavailable", "unschedulable"];
+    let suffixes = [
+        "not-ready",
+        "unreachable",
+        "memory-pressure",
+        "disk-pressure",
+        "pid-pressure",
+        "network-unavailable",
+        "unschedulable",
+    ];
     taint.key.strip_prefix("node.kubernetes.io/").is_some_and(|k| suffixes.contains(&k))
 }
 
@@ -174,7 +182,11 @@ impl NodeLifecycle {
     async fn set_taints(&self, node: &Node) -> Result<(), ApiError> {
         let have = node.spec.as_ref().and_then(|s| s.taints.clone()).unwrap_or_default();
         let wanted = wanted_taints(node);
-        let mut next: Vec<Taint> = have.iter().filter(|t| !is_ours(t) || wanted.contains(&(t.key.as_str(), t.effect.as_str()))).cloned().collect();
+        let mut next: Vec<Taint> = have
+            .iter()
+            .filter(|t| !is_ours(t) || wanted.contains(&(t.key.as_str(), t.effect.as_str())))
+            .cloned()
+            .collect();
         for (key, effect) in wanted {
             if !next.iter().any(|t| t.key == key && t.effect == effect) {
                 let time_added = Some(Time(self.clock.wall_secs()));

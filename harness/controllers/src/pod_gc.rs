@@ -37,12 +37,14 @@ impl Reconcile for PodCollector {
             let deleting = pod.metadata.deletion_timestamp.is_some();
             match node {
                 None if deleting => self.remove(&pod).await?,
-                Some(node) if self.nodes.get("", node).is_none()
+                Some(node)
+                    if self.nodes.get("", node).is_none()
                     // The cache may be behind; the API knows.
-                    && self.client.all::<Node>().get_opt(node).await?.is_none() => {
-                        self.mark(&pod).await?;
-                        self.remove(&pod).await?;
-                    }
+                    && self.client.all::<Node>().get_opt(node).await?.is_none() =>
+                {
+                    self.mark(&pod).await?;
+                    self.remove(&pod).await?;
+                }
                 _ => {}
             }
         }
@@ -69,7 +71,11 @@ impl PodCollector {
 
     async fn remove(&self, pod: &Pod) -> Result<(), ApiError> {
         let (namespace, name) = crate::work::key_of(pod);
-        let options = DeleteOptions { grace_period: Some(Duration::ZERO), uid: pod.metadata.uid.clone(), ..DeleteOptions::default() };
+        let options = DeleteOptions {
+            grace_period: Some(Duration::ZERO),
+            uid: pod.metadata.uid.clone(),
+            ..DeleteOptions::default()
+        };
         match self.client.namespaced::<Pod>(&namespace).delete(&name, &options).await {
             Err(e) if !e.is_not_found() && !e.is_conflict() => Err(e),
             _ => Ok(()),

@@ -88,7 +88,12 @@ impl Reconcile for ReplicaSets {
             if active.len() < wanted {
                 for _ in 0..(wanted - active.len()).min(BURST) {
                     if let Err(e) = self.create(&set).await {
-                        self.events.event(reference(&set), EventType::Warning, "FailedCreate", format!("Error creating: {}", e.message));
+                        self.events.event(
+                            reference(&set),
+                            EventType::Warning,
+                            "FailedCreate",
+                            format!("Error creating: {}", e.message),
+                        );
                         failure = Some(e);
                         break;
                     }
@@ -106,7 +111,8 @@ impl ReplicaSets {
     /// Takes over a Pod without a controller that the selector matches.
     async fn adopt(&self, set: &ReplicaSet, pod: &Pod) -> Result<bool, ApiError> {
         let controlled = pod.metadata.owner_references.iter().flatten().any(|o| o.controller == Some(true));
-        let matches = set.spec.as_ref().is_some_and(|s| selects(&s.selector, &pod.metadata.labels.clone().unwrap_or_default()));
+        let matches =
+            set.spec.as_ref().is_some_and(|s| selects(&s.selector, &pod.metadata.labels.clone().unwrap_or_default()));
         if controlled || !matches || !is_active(pod) || set.metadata.deletion_timestamp.is_some() {
             return Ok(false);
         }
@@ -159,16 +165,27 @@ impl ReplicaSets {
             (node(p).is_some(), rank, ready.is_some(), crowd, Reverse(ready), Reverse(created))
         });
         for pod in active.iter().take((active.len() - wanted).min(BURST)) {
-            let (namespace, name) = (pod.metadata.namespace.clone().unwrap_or_default(), pod.metadata.name.clone().unwrap_or_default());
+            let (namespace, name) =
+                (pod.metadata.namespace.clone().unwrap_or_default(), pod.metadata.name.clone().unwrap_or_default());
             match self.client.namespaced::<Pod>(&namespace).delete(&name, &DeleteOptions::default()).await {
                 Err(e) if !e.is_not_found() => return Err(e),
-                _ => self.events.event(reference(set), EventType::Normal, "SuccessfulDelete", format!("Deleted pod: {name}")),
+                _ => self.events.event(
+                    reference(set),
+                    EventType::Normal,
+                    "SuccessfulDelete",
+                    format!("Deleted pod: {name}"),
+                ),
             }
         }
         Ok(())
     }
 
-    async fn write_status(&self, set: &ReplicaSet, mine: &[Pod], failure: Option<&ApiError>) -> Result<Again, ApiError> {
+    async fn write_status(
+        &self,
+        set: &ReplicaSet,
+        mine: &[Pod],
+        failure: Option<&ApiError>,
+    ) -> Result<Again, ApiError> {
         let spec = set.spec.clone().unwrap_or_default();
         let namespace = set.metadata.namespace.clone().unwrap_or_default();
         let active: Vec<&Pod> = mine.iter().filter(|p| is_active(p)).collect();
@@ -177,8 +194,12 @@ impl ReplicaSets {
         let now = self.clock.wall().as_second();
         let available = |p: &&&Pod| ready_since(p).is_some_and(|t| now - t.as_second() >= wait);
         let template = spec.template.as_ref().and_then(|t| t.metadata.as_ref()?.labels.clone()).unwrap_or_default();
-        let labelled = |p: &&&Pod| template.iter().all(|(k, v)| p.metadata.labels.as_ref().and_then(|l| l.get(k)) == Some(v));
-        let terminating = mine.iter().filter(|p| p.metadata.deletion_timestamp.is_some() && !matches!(phase(p), "Succeeded" | "Failed")).count();
+        let labelled =
+            |p: &&&Pod| template.iter().all(|(k, v)| p.metadata.labels.as_ref().and_then(|l| l.get(k)) == Some(v));
+        let terminating = mine
+            .iter()
+            .filter(|p| p.metadata.deletion_timestamp.is_some() && !matches!(phase(p), "Succeeded" | "Failed"))
+            .count();
         let old = set.status.clone().unwrap_or_default();
         let mut conditions = old.conditions.clone().unwrap_or_default();
         conditions.retain(|c| c.type_ != "ReplicaFailure");
@@ -206,7 +227,8 @@ impl ReplicaSets {
             Again::OnChange
         };
         let same_failure = |a: &ReplicaSetStatus, b: &ReplicaSetStatus| {
-            let text = |s: &ReplicaSetStatus| s.conditions.iter().flatten().map(|c| c.message.clone()).collect::<Vec<_>>();
+            let text =
+                |s: &ReplicaSetStatus| s.conditions.iter().flatten().map(|c| c.message.clone()).collect::<Vec<_>>();
             text(a) == text(b)
         };
         let with = |s: &ReplicaSetStatus| ReplicaSetStatus { conditions: None, ..s.clone() };
@@ -230,7 +252,8 @@ impl ReplicaSets {
             None => {
                 let labels = pod.metadata.labels.clone().unwrap_or_default();
                 let matching = sets.list().into_iter().filter(|s| {
-                    s.metadata.namespace.as_ref() == Some(&namespace) && s.spec.as_ref().is_some_and(|s| selects(&s.selector, &labels))
+                    s.metadata.namespace.as_ref() == Some(&namespace)
+                        && s.spec.as_ref().is_some_and(|s| selects(&s.selector, &labels))
                 });
                 matching.map(|s| crate::work::key_of(&*s)).collect()
             }

@@ -204,7 +204,8 @@ fn nodes(s: &mut Starter) {
             Delta::Applied { old: Some(old), new } => old.spec != new.spec,
             _ => true,
         };
-        let here = |p: &std::sync::Arc<Pod>| p.spec.as_ref().and_then(|s| s.node_name.as_ref()) == node.metadata.name.as_ref();
+        let here =
+            |p: &std::sync::Arc<Pod>| p.spec.as_ref().and_then(|s| s.node_name.as_ref()) == node.metadata.name.as_ref();
         for pod in pods_of.list().into_iter().filter(|p| changed && here(p)) {
             eviction_of.add(key_of(&*pod));
         }

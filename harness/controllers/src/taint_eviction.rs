@@ -1,7 +1,11 @@
 //! Pods leave a node with a NoExecute taint when their toleration is over.
 //! Source: k/k pkg/controller/tainteviction/taint_eviction.go.
 
-use std::{collections::BTreeSet, sync::{Mutex, PoisonError}, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use podlab_api::{

@@ -23,7 +23,9 @@ fn surge_rounds_up_and_unavailability_down() {
 #[test]
 fn the_hash_ignores_its_own_label_and_changes_with_the_template() {
     let a = spec(json!({"selector": {}, "template": {"metadata": {"labels": {"a": "1"}}}})).template;
-    let labelled = spec(json!({"selector": {}, "template": {"metadata": {"labels": {"a": "1", "pod-template-hash": "x"}}}})).template;
+    let labelled =
+        spec(json!({"selector": {}, "template": {"metadata": {"labels": {"a": "1", "pod-template-hash": "x"}}}}))
+            .template;
     let other = spec(json!({"selector": {}, "template": {"metadata": {"labels": {"a": "2"}}}})).template;
     assert_eq!(hash(&a, 0), hash(&labelled, 0));
     assert_ne!(hash(&a, 0), hash(&other, 0));
@@ -33,8 +35,13 @@ fn the_hash_ignores_its_own_label_and_changes_with_the_template() {
 
 #[test]
 fn the_shortest_toleration_counts_and_none_means_now() {
-    use podlab_api::{core::{Pod, Taint}, jiff::Timestamp};
-    let taint: Taint = serde_json::from_value(json!({"key": "k", "effect": "NoExecute", "timeAdded": "1970-01-01T00:00:10Z"})).unwrap();
+    use podlab_api::{
+        core::{Pod, Taint},
+        jiff::Timestamp,
+    };
+    let taint: Taint =
+        serde_json::from_value(json!({"key": "k", "effect": "NoExecute", "timeAdded": "1970-01-01T00:00:10Z"}))
+            .unwrap();
     let pod = |tolerations: serde_json::Value| -> Pod {
         serde_json::from_value(json!({"spec": {"containers": [], "tolerations": tolerations}})).unwrap()
     };

@@ -130,7 +130,11 @@ pub async fn drive<R: Reconcile>(controller: R, queue: Queue, clock: Clock, shut
 }
 
 /// Feeds a queue from a reflector: every change adds the keys that `map` names.
-pub async fn feed<K: KubeType>(mut deltas: mpsc::Receiver<Delta<K>>, queue: Queue, map: impl Fn(&Delta<K>) -> Vec<Key>) {
+pub async fn feed<K: KubeType>(
+    mut deltas: mpsc::Receiver<Delta<K>>,
+    queue: Queue,
+    map: impl Fn(&Delta<K>) -> Vec<Key>,
+) {
     while let Some(delta) = deltas.recv().await {
         for key in map(&delta) {
             queue.add(key);

@@ -29,7 +29,8 @@ impl Attacher {
     /// Marks attachments as attached until `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) {
         let mut tasks = JoinSet::new();
-        let (r, cache, mut deltas) = reflector::<VolumeAttachment>(&self.client, None, ListOptions::default(), self.clock, BUFFER);
+        let (r, cache, mut deltas) =
+            reflector::<VolumeAttachment>(&self.client, None, ListOptions::default(), self.clock, BUFFER);
         tasks.spawn(r.run(shutdown.clone()));
         let mut again = false;
         loop {

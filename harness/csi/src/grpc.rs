@@ -59,7 +59,12 @@ pub(crate) fn listen(path: &Path, mode: u32) -> Result<UnixListener, ServeError>
 
 /// Serves gRPC until `shutdown`; then the connections are dropped and the socket is removed. The calls' deadlines are
 /// the client's.
-pub(crate) async fn serve(path: &Path, listener: UnixListener, routes: Routes, shutdown: &CancellationToken) -> Result<(), ServeError> {
+pub(crate) async fn serve(
+    path: &Path,
+    listener: UnixListener,
+    routes: Routes,
+    shutdown: &CancellationToken,
+) -> Result<(), ServeError> {
     let mut connections = JoinSet::new();
     let result = loop {
         tokio::select! {

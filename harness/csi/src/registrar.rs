@@ -47,7 +47,10 @@ impl Registration for Registrar {
         }))
     }
 
-    async fn notify_registration_status(&self, request: Request<RegistrationStatus>) -> Result<Response<RegistrationStatusResponse>, Status> {
+    async fn notify_registration_status(
+        &self,
+        request: Request<RegistrationStatus>,
+    ) -> Result<Response<RegistrationStatusResponse>, Status> {
         let status = request.into_inner();
         // The node agent asks again by itself; the driver stays where it is.
         if !status.plugin_registered {

@@ -17,7 +17,10 @@ use podlab_csi::{
     driver::{Driver, DriverConfig, TOPOLOGY},
     registrar::Registrar,
     v1::{
-        self, controller_client::ControllerClient, identity_client::IdentityClient, node_client::NodeClient,
+        self,
+        controller_client::ControllerClient,
+        identity_client::IdentityClient,
+        node_client::NodeClient,
         registration::{InfoRequest, registration_client::RegistrationClient},
         volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode},
     },
@@ -30,9 +33,14 @@ fn main() {
         println!("skipped: a mount namespace of its own is refused: {e}");
         return;
     }
-    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).expect("make mounts private");
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
+        .expect("make mounts private");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    for (name, test) in [("a_volumes_life_with_every_call_twice", 0), ("what_is_wrong_is_refused_with_its_code", 1), ("volumes_outlive_the_driver", 2)] {
+    for (name, test) in [
+        ("a_volumes_life_with_every_call_twice", 0),
+        ("what_is_wrong_is_refused_with_its_code", 1),
+        ("volumes_outlive_the_driver", 2),
+    ] {
         runtime.block_on(async {
             match test {
                 0 => life().await,
@@ -129,7 +137,12 @@ fn text(path: &Path) -> String {
 async fn life() {
     let r = Running::start().await;
     let (mut c, mut n) = (r.controller(), r.node());
-    let name = IdentityClient::new(r.channel.clone()).get_plugin_info(v1::GetPluginInfoRequest {}).await.unwrap().into_inner().name;
+    let name = IdentityClient::new(r.channel.clone())
+        .get_plugin_info(v1::GetPluginInfoRequest {})
+        .await
+        .unwrap()
+        .into_inner()
+        .name;
     assert_eq!(name, "csi.podlab.dev");
     let mut ids = Vec::new();
     for _ in 0..2 {
@@ -154,7 +167,11 @@ async fn life() {
     let refused = n.node_publish_volume(publish(id, &staging, &target, true)).await.unwrap_err();
     assert_eq!(refused.code(), Code::AlreadyExists);
 
-    let stats = |path: &Path| v1::NodeGetVolumeStatsRequest { volume_id: id.into(), volume_path: text(path), ..Default::default() };
+    let stats = |path: &Path| v1::NodeGetVolumeStatsRequest {
+        volume_id: id.into(),
+        volume_path: text(path),
+        ..Default::default()
+    };
     assert_eq!(n.node_get_volume_stats(stats(&target)).await.unwrap().into_inner().usage.len(), 2);
     assert_eq!(n.node_get_volume_stats(stats(r.dir.path())).await.unwrap_err().code(), Code::NotFound);
     let expand = v1::ControllerExpandVolumeRequest {
@@ -168,11 +185,18 @@ async fn life() {
     let delete = v1::DeleteVolumeRequest { volume_id: id.into(), ..Default::default() };
     assert_eq!(c.delete_volume(delete.clone()).await.unwrap_err().code(), Code::FailedPrecondition);
     for path in [&target, &second, &target] {
-        n.node_unpublish_volume(v1::NodeUnpublishVolumeRequest { volume_id: id.into(), target_path: text(path) }).await.unwrap();
+        n.node_unpublish_volume(v1::NodeUnpublishVolumeRequest { volume_id: id.into(), target_path: text(path) })
+            .await
+            .unwrap();
         assert!(!path.exists());
     }
     for _ in 0..2 {
-        n.node_unstage_volume(v1::NodeUnstageVolumeRequest { volume_id: id.into(), staging_target_path: text(&staging) }).await.unwrap();
+        n.node_unstage_volume(v1::NodeUnstageVolumeRequest {
+            volume_id: id.into(),
+            staging_target_path: text(&staging),
+        })
+        .await
+        .unwrap();
     }
     assert_eq!(fs::read_dir(&staging).unwrap().count(), 0);
     for _ in 0..2 {
@@ -185,7 +209,10 @@ async fn life() {
 async fn refusals() {
     let r = Running::start().await;
     let (mut c, mut n) = (r.controller(), r.node());
-    let block = v1::VolumeCapability { access_type: Some(AccessType::Block(BlockVolume {})), ..capability(Mode::SingleNodeWriter) };
+    let block = v1::VolumeCapability {
+        access_type: Some(AccessType::Block(BlockVolume {})),
+        ..capability(Mode::SingleNodeWriter)
+    };
     let elsewhere = v1::TopologyRequirement {
         requisite: vec![v1::Topology { segments: [(TOPOLOGY.to_owned(), "n2".to_owned())].into() }],
         ..Default::default()
@@ -194,8 +221,17 @@ async fn refusals() {
         (create("", 1, 0), Code::InvalidArgument),
         (v1::CreateVolumeRequest { volume_capabilities: vec![], ..create("a", 1, 0) }, Code::InvalidArgument),
         (v1::CreateVolumeRequest { volume_capabilities: vec![block], ..create("a", 1, 0) }, Code::InvalidArgument),
-        (v1::CreateVolumeRequest { volume_capabilities: vec![capability(Mode::MultiNodeMultiWriter)], ..create("a", 1, 0) }, Code::InvalidArgument),
-        (v1::CreateVolumeRequest { accessibility_requirements: Some(elsewhere), ..create("a", 1, 0) }, Code::ResourceExhausted),
+        (
+            v1::CreateVolumeRequest {
+                volume_capabilities: vec![capability(Mode::MultiNodeMultiWriter)],
+                ..create("a", 1, 0)
+            },
+            Code::InvalidArgument,
+        ),
+        (
+            v1::CreateVolumeRequest { accessibility_requirements: Some(elsewhere), ..create("a", 1, 0) },
+            Code::ResourceExhausted,
+        ),
         (create("a", i64::MAX, 0), Code::OutOfRange),
     ] {
         assert_eq!(c.create_volume(request.clone()).await.unwrap_err().code(), code, "{request:?}");
@@ -220,7 +256,10 @@ async fn restart() {
     let data = dir.path().join("volumes").join(&id).join("data");
     let inode = fs::metadata(&data).unwrap().ino();
     let again = Running::start_in(dir).await;
-    assert_eq!(again.controller().create_volume(create("a", 5, 0)).await.unwrap().into_inner().volume.unwrap().volume_id, id);
+    assert_eq!(
+        again.controller().create_volume(create("a", 5, 0)).await.unwrap().into_inner().volume.unwrap().volume_id,
+        id
+    );
     assert_eq!(fs::metadata(&data).unwrap().ino(), inode);
 
     let socket = again.path("reg.sock");
@@ -231,7 +270,10 @@ async fn restart() {
         }
         let mut client = RegistrationClient::new(connect(&socket).unwrap());
         let info = client.get_info(InfoRequest {}).await.unwrap().into_inner();
-        assert_eq!((info.r#type.as_str(), info.name.as_str(), info.endpoint.as_str()), ("CSIPlugin", "d", "/x/csi.sock"));
+        assert_eq!(
+            (info.r#type.as_str(), info.name.as_str(), info.endpoint.as_str()),
+            ("CSIPlugin", "d", "/x/csi.sock")
+        );
         again.stop.cancel();
     });
     let (result, ()) = tokio::join!(registrar.run(served), asked);

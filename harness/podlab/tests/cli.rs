@@ -7,7 +7,12 @@ use std::{
 };
 
 fn podlab(args: &[&str], state: &Path) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_podlab")).args(args).env("PODLAB_STATE", state).current_dir(state).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_podlab"))
+        .args(args)
+        .env("PODLAB_STATE", state)
+        .current_dir(state)
+        .output()
+        .unwrap()
 }
 
 fn stderr(o: &Output) -> String {
@@ -17,7 +22,13 @@ fn stderr(o: &Output) -> String {
 #[test]
 fn an_unknown_cluster_is_one_sentence_and_exit_2_and_down_is_idempotent() {
     let dir = tempfile::tempdir().unwrap();
-    for args in [&["logs", "plane"][..], &["enter"], &["node", "kill", "node-1"], &["image", "load", "x.tar"], &["image", "push", "x.tar", "registry.test/a:1"]] {
+    for args in [
+        &["logs", "plane"][..],
+        &["enter"],
+        &["node", "kill", "node-1"],
+        &["image", "load", "x.tar"],
+        &["image", "push", "x.tar", "registry.test/a:1"],
+    ] {
         let o = podlab(args, dir.path());
         assert_eq!(o.status.code(), Some(2), "{args:?}");
         assert!(stderr(&o).contains("there is no cluster \"podlab\""), "{args:?}: {}", stderr(&o));
@@ -63,7 +74,9 @@ fn a_cluster_comes_up_refuses_a_second_of_its_name_and_goes_without_a_trace() {
     let dir = tempfile::tempdir().unwrap();
     let up = podlab(&["up", "--name", "cli-test"], dir.path());
     assert_eq!(up.status.code(), Some(0), "{}", stderr(&up));
-    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(dir.path().join("podlab.kubeconfig")).unwrap().permissions());
+    let mode = std::os::unix::fs::PermissionsExt::mode(
+        &std::fs::metadata(dir.path().join("podlab.kubeconfig")).unwrap().permissions(),
+    );
     assert_eq!(mode & 0o777, 0o600);
     let again = podlab(&["up", "--name", "cli-test"], dir.path());
     assert_eq!(again.status.code(), Some(2));

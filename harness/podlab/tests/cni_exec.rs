@@ -37,7 +37,12 @@ fn play(program: &Path, mode: Mode) -> CniResult {
     let netns = path.recv().unwrap();
     let result = thread::spawn(move || {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
-        let mut a = Attachment { container_id: "c1".into(), netns: Some(netns), ifname: "eth0".into(), ..Attachment::default() };
+        let mut a = Attachment {
+            container_id: "c1".into(),
+            netns: Some(netns),
+            ifname: "eth0".into(),
+            ..Attachment::default()
+        };
         let ports = r#"[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]"#;
         a.capabilities.insert("portMappings".into(), serde_json::from_str(ports).unwrap());
         let result = runtime.add(&list, &a).unwrap();

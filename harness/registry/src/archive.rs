@@ -96,7 +96,11 @@ pub fn push_http(
         stream.take(1 << 20).read_to_end(&mut answer).map_err(net)?;
         let text = String::from_utf8_lossy(&answer).into_owned();
         let status = text.split_whitespace().nth(1).unwrap_or_default();
-        if status.starts_with('2') { Ok(()) } else { Err(ArchiveError::Refused(text.lines().last().unwrap_or(status).to_owned())) }
+        if status.starts_with('2') {
+            Ok(())
+        } else {
+            Err(ArchiveError::Refused(text.lines().last().unwrap_or(status).to_owned()))
+        }
     };
     for blob in &loaded.blobs {
         let path = format!("/v2/{repository}/blobs/uploads/?digest={}", digest(blob));
@@ -154,7 +158,10 @@ fn normalise(path: &Path) -> String {
 
 fn blob_of(descriptor: &Value, files: &BTreeMap<String, Bytes>) -> Result<Bytes, String> {
     let text = descriptor.get("digest").and_then(Value::as_str).ok_or("descriptor without digest")?;
-    let bytes = files.get(&format!("blobs/{}", text.replacen(':', "/", 1))).cloned().ok_or(format!("blob {text} is missing"))?;
+    let bytes = files
+        .get(&format!("blobs/{}", text.replacen(':', "/", 1)))
+        .cloned()
+        .ok_or(format!("blob {text} is missing"))?;
     if digest(&bytes) == text { Ok(bytes) } else { Err(format!("blob {text} has another digest")) }
 }
 

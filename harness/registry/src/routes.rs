@@ -60,7 +60,9 @@ pub(crate) async fn handle(
     let authorization = request.headers().get(header::AUTHORIZATION).and_then(|h| h.to_str().ok());
     if !access.allows(authorization) {
         let mut refused = error(StatusCode::UNAUTHORIZED, "UNAUTHORIZED", "authentication required");
-        refused.headers_mut().insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Basic realm=\"registry\""));
+        refused
+            .headers_mut()
+            .insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Basic realm=\"registry\""));
         return Ok(refused);
     }
     let head = request.method() == Method::HEAD;
@@ -79,16 +81,30 @@ pub(crate) async fn handle(
     Ok(response)
 }
 
-async fn route(rest: &str, parts: &http::request::Parts, body: Incoming, storage: &Storage, uploads: &Uploads) -> Answer {
+async fn route(
+    rest: &str,
+    parts: &http::request::Parts,
+    body: Incoming,
+    storage: &Storage,
+    uploads: &Uploads,
+) -> Answer {
     if rest.is_empty() {
         return answer(StatusCode::OK, &[("Content-Type", "application/json")], "{}");
     }
     if rest == "_catalog" {
-        return answer(StatusCode::OK, &[("Content-Type", "application/json")], json!({"repositories": storage.repositories()}).to_string());
+        return answer(
+            StatusCode::OK,
+            &[("Content-Type", "application/json")],
+            json!({"repositories": storage.repositories()}).to_string(),
+        );
     }
     if let Some(repository) = rest.strip_suffix("/tags/list") {
         return match storage.tags(repository) {
-            Some(tags) => answer(StatusCode::OK, &[("Content-Type", "application/json")], json!({"name": repository, "tags": tags}).to_string()),
+            Some(tags) => answer(
+                StatusCode::OK,
+                &[("Content-Type", "application/json")],
+                json!({"name": repository, "tags": tags}).to_string(),
+            ),
             None => error(StatusCode::NOT_FOUND, "NAME_UNKNOWN", "repository name not known to registry"),
         };
     }
@@ -111,20 +127,31 @@ fn blob(digest: &str, headers: &HeaderMap, storage: &Storage) -> Answer {
     let kind = ("Content-Type", "application/octet-stream");
     let range = headers.get(header::RANGE).and_then(|h| h.to_str().ok()?.strip_prefix("bytes=")?.split_once('-'));
     if let Some(start) = range.and_then(|(from, _)| from.parse::<usize>().ok()).filter(|s| *s < bytes.len()) {
-        let end = range.and_then(|(_, to)| to.parse::<usize>().ok()).unwrap_or(usize::MAX).min(bytes.len() - 1).max(start);
+        let end =
+            range.and_then(|(_, to)| to.parse::<usize>().ok()).unwrap_or(usize::MAX).min(bytes.len() - 1).max(start);
         let content = format!("bytes {start}-{end}/{}", bytes.len());
         return answer(StatusCode::PARTIAL_CONTENT, &[kind, ("Content-Range", &content)], bytes.slice(start..=end));
     }
     answer(StatusCode::OK, &[kind, ("Docker-Content-Digest", digest)], bytes)
 }
 
-async fn manifest(repository: &str, reference: &str, parts: &http::request::Parts, body: Incoming, storage: &Storage) -> Answer {
+async fn manifest(
+    repository: &str,
+    reference: &str,
+    parts: &http::request::Parts,
+    body: Incoming,
+    storage: &Storage,
+) -> Answer {
     match parts.method {
         Method::PUT => {
             let Ok(collected) = Limited::new(body, MAX_MANIFEST).collect().await else {
                 return error(StatusCode::PAYLOAD_TOO_LARGE, "SIZE_INVALID", "manifest too large");
             };
-            let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|h| h.to_str().ok()).unwrap_or("application/vnd.oci.image.manifest.v1+json");
+            let kind = parts
+                .headers
+                .get(header::CONTENT_TYPE)
+                .and_then(|h| h.to_str().ok())
+                .unwrap_or("application/vnd.oci.image.manifest.v1+json");
             match storage.put_manifest(repository, reference, kind, collected.to_bytes()) {
                 Ok(digest) => {
                     let location = format!("/v2/{repository}/manifests/{digest}");
@@ -147,7 +174,14 @@ async fn manifest(repository: &str, reference: &str, parts: &http::request::Part
     }
 }
 
-async fn upload(repository: &str, id: &str, parts: &http::request::Parts, body: Incoming, storage: &Storage, uploads: &Uploads) -> Answer {
+async fn upload(
+    repository: &str,
+    id: &str,
+    parts: &http::request::Parts,
+    body: Incoming,
+    storage: &Storage,
+    uploads: &Uploads,
+) -> Answer {
     let digest = parts.uri.query().and_then(|q| q.split('&').find_map(|kv| kv.strip_prefix("digest=")));
     let digest = digest.map(|d| d.replace("%3A", ":").replace("%3a", ":"));
     let Ok(collected) = Limited::new(body, MAX_UPLOAD).collect().await else {
@@ -169,7 +203,8 @@ async fn upload(repository: &str, id: &str, parts: &http::request::Parts, body: 
     };
     whole.extend_from_slice(&data);
     let Some(digest) = digest else {
-        let (location, range) = (format!("/v2/{repository}/blobs/uploads/{id}"), format!("0-{}", whole.len().max(1) - 1));
+        let (location, range) =
+            (format!("/v2/{repository}/blobs/uploads/{id}"), format!("0-{}", whole.len().max(1) - 1));
         uploads.lock().insert(id, whole);
         return answer(StatusCode::ACCEPTED, &[("Location", &location), ("Range", &range)], "");
     };

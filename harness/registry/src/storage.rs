@@ -127,9 +127,19 @@ impl Storage {
     ///
     /// # Errors
     /// [`StorageError`].
-    pub fn put_manifest(&self, repository: &str, reference: &str, media_type: &str, bytes: Bytes) -> Result<String, StorageError> {
+    pub fn put_manifest(
+        &self,
+        repository: &str,
+        reference: &str,
+        media_type: &str,
+        bytes: Bytes,
+    ) -> Result<String, StorageError> {
         let word = |c: char| c.is_ascii_alphanumeric() || "._-/:".contains(c);
-        if repository.is_empty() || !repository.chars().all(word) || repository.contains("..") || !reference.chars().all(word) {
+        if repository.is_empty()
+            || !repository.chars().all(word)
+            || repository.contains("..")
+            || !reference.chars().all(word)
+        {
             return Err(StorageError::Name(format!("{repository}:{reference}")));
         }
         let actual = digest(&bytes);

@@ -54,7 +54,10 @@ fn a_manifest_is_found_by_tag_and_by_digest_and_a_missing_tag_is_404() {
 fn without_the_password_everything_is_401_with_a_challenge() {
     let (to, stop) = start(Storage::in_memory(), Access::Basic { user: "bench".into(), password: "s3cret".into() });
     let refused = get(to, "/v2/", "");
-    assert!(refused.starts_with("HTTP/1.1 401") && refused.to_lowercase().contains("www-authenticate: basic"), "{refused}");
+    assert!(
+        refused.starts_with("HTTP/1.1 401") && refused.to_lowercase().contains("www-authenticate: basic"),
+        "{refused}"
+    );
     let allowed = get(to, "/v2/", "Authorization: Basic YmVuY2g6czNjcmV0\r\n");
     assert!(allowed.starts_with("HTTP/1.1 200"), "{allowed}");
     stop.cancel();

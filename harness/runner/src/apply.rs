@@ -65,7 +65,8 @@ const KNOWN: &[ResourceRef] = known![
 /// Applies every document of a manifest in order.
 pub(crate) async fn apply(client: &Client, namespace: &str, yaml: &str) -> Result<(), ApplyError> {
     // Separators are lines of their own in YAML; each document then has the parser's whole budget.
-    let documents = format!("\n{yaml}").replace("\n---\n", "\n\u{0}").split('\u{0}').map(str::to_owned).collect::<Vec<_>>();
+    let documents =
+        format!("\n{yaml}").replace("\n---\n", "\n\u{0}").split('\u{0}').map(str::to_owned).collect::<Vec<_>>();
     for (i, text) in documents.iter().enumerate().filter(|(_, t)| !t.trim().is_empty()) {
         let n = i + 1;
         let tree: Value = serde_saphyr::from_str(text).map_err(|e| ApplyError::Parse { n, why: e.to_string() })?;

@@ -30,7 +30,13 @@ fn broken(e: impl std::fmt::Display) -> ApiError {
 }
 
 /// Runs a command in a container.
-pub(crate) async fn exec(api: &HttpApi, namespace: &str, pod: &str, container: Option<&str>, command: &[String]) -> Result<Output, ApiError> {
+pub(crate) async fn exec(
+    api: &HttpApi,
+    namespace: &str,
+    pod: &str,
+    container: Option<&str>,
+    command: &[String],
+) -> Result<Output, ApiError> {
     let mut path = format!("/api/v1/namespaces/{namespace}/pods/{pod}/exec?stdout=true&stderr=true");
     if let Some(c) = container {
         path.push_str(&format!("&container={c}"));
@@ -81,7 +87,9 @@ async fn read_output<S: AsyncRead + tokio::io::AsyncWrite + Unpin>(mut stream: S
                 let _ = stream.write_all(&[0x88, 0x80, 0, 0, 0, 0]).await;
                 break;
             }
-            (1 | 2, Some((1 | 2, data))) => text.extend_from_slice(&data[..data.len().min(MAX_OUTPUT.saturating_sub(text.len()))]),
+            (1 | 2, Some((1 | 2, data))) => {
+                text.extend_from_slice(&data[..data.len().min(MAX_OUTPUT.saturating_sub(text.len()))])
+            }
             (1 | 2, Some((3, data))) => status(&mut out, data),
             _ => {}
         }
@@ -112,7 +120,13 @@ fn status(out: &mut Output, data: &[u8]) {
 }
 
 /// A container's log.
-pub(crate) async fn logs(api: &HttpApi, namespace: &str, pod: &str, container: Option<&str>, previous: bool) -> Result<String, ApiError> {
+pub(crate) async fn logs(
+    api: &HttpApi,
+    namespace: &str,
+    pod: &str,
+    container: Option<&str>,
+    previous: bool,
+) -> Result<String, ApiError> {
     let container = container.map(|c| format!("&container={c}")).unwrap_or_default();
     let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}/log?previous={previous}{container}");
     let bytes = api.request(Method::GET, &path, "application/json", Vec::new()).await?;

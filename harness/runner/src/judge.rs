@@ -66,14 +66,21 @@ fn of_pod(m: &Matcher, pod: &Object, demand: &mut impl FnMut(&str, &str, &str, b
     if let Some(name) = &m.container {
         let status = summary::container_statuses(pod).find(|s| s.get("name").and_then(Value::as_str) == Some(name));
         let state = |key: &str| summary::container_state(status.and_then(|s| s.get(key)));
-        for (wanted, what, actual) in [(&m.state, "state", state("state")), (&m.last_state, "last state", state("lastState"))] {
+        for (wanted, what, actual) in
+            [(&m.state, "state", state("state")), (&m.last_state, "last state", state("lastState"))]
+        {
             if let Some(wanted) = wanted {
                 demand(&format!("{what} of {name}"), wanted, &actual, actual.starts_with(wanted.as_str()));
             }
         }
         if let Some(wanted) = m.restarts {
             let actual = status.and_then(|s| s.get("restartCount")?.as_i64()).unwrap_or(0);
-            demand(&format!("restarts of {name}"), &format!("at least {wanted}"), &actual.to_string(), actual >= i64::from(wanted));
+            demand(
+                &format!("restarts of {name}"),
+                &format!("at least {wanted}"),
+                &actual.to_string(),
+                actual >= i64::from(wanted),
+            );
         }
     }
 }
@@ -119,7 +126,13 @@ mod tests {
 
     #[test]
     fn states_match_by_prefix_and_events_by_count() {
-        let m = Matcher { pod: "a".into(), container: Some("c".into()), state: Some("waiting:Crash".into()), restarts: Some(2), ..Matcher::default() };
+        let m = Matcher {
+            pod: "a".into(),
+            container: Some("c".into()),
+            state: Some("waiting:Crash".into()),
+            restarts: Some(2),
+            ..Matcher::default()
+        };
         assert_eq!(matches(&m, &seen()), Ok(()));
         let event = EventMatch { reason: "BackOff".into(), count: Some(4), ..EventMatch::default() };
         let m = Matcher { pod: "a".into(), event: Some(event), ..Matcher::default() };

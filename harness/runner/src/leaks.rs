@@ -33,7 +33,9 @@ fn names(dir: &Path, wanted: impl Fn(&str) -> bool) -> BTreeSet<String> {
 /// Cgroups of Pods in any hierarchy and quality class.
 fn pod_cgroups(inside: &NodeInside) -> BTreeSet<String> {
     fn walk(dir: &Path, depth: usize, found: &mut BTreeSet<String>) {
-        for entry in fs::read_dir(dir).into_iter().flatten().flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir())) {
+        for entry in
+            fs::read_dir(dir).into_iter().flatten().flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir()))
+        {
             let name = entry.file_name().to_string_lossy().into_owned();
             if name.starts_with("pod") && name.len() > 30 {
                 found.insert(name);

@@ -106,15 +106,19 @@ pub async fn play(zygote: &Zygote, name: &str, path: &Path, scenario: &Scenario,
     let budget = scenario.budget.map_or(BUDGET, |b| b.0);
     match clock.timeout(budget, on_cluster(zygote, path, scenario, options, &mut trial)).await {
         Some(outcome) => trial.outcome = outcome,
-        None => trial.outcome = Outcome::Failed(failure("whole scenario", format!("not done within its budget of {budget:?}"))),
+        None => {
+            trial.outcome =
+                Outcome::Failed(failure("whole scenario", format!("not done within its budget of {budget:?}")))
+        }
     }
     trial.duration = clock.now().since(start);
     let entries = read_log(&log).unwrap_or_default();
     trial.timelines = fold(&entries);
     if trial.outcome == Outcome::Passed
-        && let Some(why) = unfired(scenario, &entries) {
-            trial.outcome = Outcome::Invalid(why);
-        }
+        && let Some(why) = unfired(scenario, &entries)
+    {
+        trial.outcome = Outcome::Invalid(why);
+    }
     if let Some(snapshot) = &scenario.snapshot {
         trial.snapshot = snapshot_of(&snapshot.timeline, &trial.timelines);
     }
@@ -146,7 +150,13 @@ fn snapshot_of(pods: &[String], timelines: &BTreeMap<PodKey, PodTimeline>) -> St
     out
 }
 
-async fn on_cluster(zygote: &Zygote, path: &Path, scenario: &Scenario, options: &PlayOptions, trial: &mut Trial) -> Outcome {
+async fn on_cluster(
+    zygote: &Zygote,
+    path: &Path,
+    scenario: &Scenario,
+    options: &PlayOptions,
+    trial: &mut Trial,
+) -> Outcome {
     let broken = |step: &str, why: String| Outcome::Broken(failure(step, why));
     let clock = Clock::real();
     let dir = trial.log.parent().unwrap_or_else(|| Path::new(".")).to_owned();
@@ -230,7 +240,8 @@ async fn with_cluster(cluster: &Cluster, path: &Path, scenario: &Scenario, log: 
             let at = format!("{part}[{n}]");
             recorder.record(None, Event::Run(json!({"step": at, "state": "begins"})));
             let result = stage.run(step).await;
-            recorder.record(None, Event::Run(json!({"step": at, "state": if result.is_ok() { "done" } else { "failed" }})));
+            recorder
+                .record(None, Event::Run(json!({"step": at, "state": if result.is_ok() { "done" } else { "failed" }})));
             if let Err(error) = result {
                 let context = context(&stage).await;
                 return match error {
@@ -261,7 +272,13 @@ async fn context(stage: &Stage<'_>) -> String {
         }
         for e in events.iter().filter(|e| e.str_at(&["involvedObject", "name"]) == Some(pod.name())) {
             let text = |key: &str| e.str_at(&[key]).unwrap_or_default();
-            out.push_str(&format!("  event {} {} ×{}: {}\n", text("type"), text("reason"), crate::watch::count(e), text("message")));
+            out.push_str(&format!(
+                "  event {} {} ×{}: {}\n",
+                text("type"),
+                text("reason"),
+                crate::watch::count(e),
+                text("message")
+            ));
         }
         for status in crate::summary::container_statuses(pod) {
             let name = status.get("name").and_then(|n| n.as_str()).unwrap_or_default();

@@ -45,7 +45,8 @@ impl From<ApiError> for StepError {
 }
 
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    std::iter::successors(error.source(), |e| e.source()).fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+    std::iter::successors(error.source(), |e| e.source())
+        .fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 type Done = Result<(), StepError>;
@@ -84,11 +85,11 @@ impl Stage<'_> {
             Step::Node(NodeAction::Crash(n)) => {
                 let _: () = drop(self.cluster.control(&format!("crash {n}"))?);
                 Ok(())
-            },
+            }
             Step::Node(NodeAction::Boot(n)) => {
                 let _: () = drop(self.cluster.control(&format!("boot {n}"))?);
                 Ok(())
-            },
+            }
             Step::Pause(p) => {
                 self.clock.sleep(p.duration.0).await;
                 Ok(())
@@ -136,10 +137,15 @@ impl Stage<'_> {
     async fn exec(&self, e: &Exec) -> Done {
         let out = exec::exec(&self.api, &self.namespace, &e.pod, e.container.as_deref(), &e.command).await?;
         if out.code != e.exit_code {
-            return failed(format!("exit code: expected {}, actual {} {}; output: {:?}", e.exit_code, out.code, out.error, out.text));
+            return failed(format!(
+                "exit code: expected {}, actual {} {}; output: {:?}",
+                e.exit_code, out.code, out.error, out.text
+            ));
         }
         match &e.contains {
-            Some(text) if !out.text.contains(text.as_str()) => failed(format!("output: expected to contain {text:?}, actual {:?}", out.text)),
+            Some(text) if !out.text.contains(text.as_str()) => {
+                failed(format!("output: expected to contain {text:?}, actual {:?}", out.text))
+            }
             _ => Ok(()),
         }
     }
@@ -213,7 +219,11 @@ impl Stage<'_> {
         };
         let _ = self.clock.timeout(SETTLE, enough).await;
         let actual = judge::events(&self.watcher.look(), &e.pod, &e.event);
-        if actual == e.n { Ok(()) } else { failed(format!("event {} of {}: expected exactly {}, actual {actual}", e.event.reason, e.pod, e.n)) }
+        if actual == e.n {
+            Ok(())
+        } else {
+            failed(format!("event {} of {}: expected exactly {}, actual {actual}", e.event.reason, e.pod, e.n))
+        }
     }
 
     fn pod(&self, name: &str) -> Result<std::sync::Arc<Object>, StepError> {
@@ -244,8 +254,12 @@ impl Stage<'_> {
         loop {
             let text = exec::logs(&self.api, &self.namespace, &l.pod, l.container.as_deref(), l.previous).await;
             let judged = match &text {
-                Ok(t) if l.contains.as_ref().is_some_and(|c| !t.contains(c.as_str())) => Err(format!("log of {}: expected to contain {:?}, actual {t:?}", l.pod, l.contains)),
-                Ok(t) if l.equals.as_ref().is_some_and(|e| t != e) => Err(format!("log of {}: expected {:?}, actual {t:?}", l.pod, l.equals)),
+                Ok(t) if l.contains.as_ref().is_some_and(|c| !t.contains(c.as_str())) => {
+                    Err(format!("log of {}: expected to contain {:?}, actual {t:?}", l.pod, l.contains))
+                }
+                Ok(t) if l.equals.as_ref().is_some_and(|e| t != e) => {
+                    Err(format!("log of {}: expected {:?}, actual {t:?}", l.pod, l.equals))
+                }
                 Ok(_) => Ok(()),
                 Err(e) => Err(format!("log of {}: {}", l.pod, e.message)),
             };
@@ -270,8 +284,10 @@ impl Stage<'_> {
         let entries = read_log(&self.cluster.run_log()).map_err(|e| StepError::Broken(chain(&e)))?;
         let timelines = fold(&entries);
         for (call, wanted) in counts {
-            let (lane, method) = call.split_once('.').ok_or_else(|| StepError::Broken(format!("{call:?} is not <lane>.<method>")))?;
-            let lane = serde_json::from_value(Value::from(lane)).map_err(|_| StepError::Broken(format!("there is no lane {lane:?}")))?;
+            let (lane, method) =
+                call.split_once('.').ok_or_else(|| StepError::Broken(format!("{call:?} is not <lane>.<method>")))?;
+            let lane = serde_json::from_value(Value::from(lane))
+                .map_err(|_| StepError::Broken(format!("there is no lane {lane:?}")))?;
             let actual: usize = timelines.values().map(|t| t.count(lane, method)).sum();
             let ok = wanted.at_least.is_none_or(|n| actual >= n) && wanted.exactly.is_none_or(|n| actual == n);
             if !ok {

@@ -12,7 +12,12 @@ pub(crate) fn container_state(state: Option<&Value>) -> String {
     }
     if let Some(t) = state.get("terminated") {
         let code = t.get("exitCode").and_then(Value::as_i64).unwrap_or(0);
-        let signal = t.get("signal").and_then(Value::as_i64).filter(|s| *s > 0).map(|s| format!(":signal{s}")).unwrap_or_default();
+        let signal = t
+            .get("signal")
+            .and_then(Value::as_i64)
+            .filter(|s| *s > 0)
+            .map(|s| format!(":signal{s}"))
+            .unwrap_or_default();
         return format!("terminated:{}:{code}{signal}", text(t, "reason"));
     }
     state.get("waiting").map_or_else(|| "none".into(), |w| format!("waiting:{}", text(w, "reason")))
@@ -34,7 +39,10 @@ pub(crate) fn fields(pod: &Object) -> Vec<(String, String)> {
             out.push((format!("status.{key}"), text.to_owned()));
         }
     }
-    if let Some(grace) = pod.at(&["metadata", "deletionGracePeriodSeconds"]).filter(|_| pod.at(&["metadata", "deletionTimestamp"]).is_some()) {
+    if let Some(grace) = pod
+        .at(&["metadata", "deletionGracePeriodSeconds"])
+        .filter(|_| pod.at(&["metadata", "deletionTimestamp"]).is_some())
+    {
         out.push(("deleting".into(), format!("grace={grace}")));
     }
     for c in pod.at(&["status", "conditions"]).and_then(Value::as_array).into_iter().flatten() {

@@ -84,7 +84,8 @@ impl Watcher {
         }
         if is_pod {
             let present: BTreeSet<&str> = list.items.iter().map(|o| o.name()).collect();
-            let lost: Vec<Arc<Object>> = self.look().pods.values().filter(|p| !present.contains(p.name())).cloned().collect();
+            let lost: Vec<Arc<Object>> =
+                self.look().pods.values().filter(|p| !present.contains(p.name())).cloned().collect();
             lost.iter().for_each(|pod| self.take(true, WatchType::Deleted, pod));
         }
         let options = WatchOptions { resource_version: Some(list.resource_version), ..WatchOptions::default() };
@@ -99,7 +100,11 @@ impl Watcher {
     }
 
     fn take(&self, is_pod: bool, kind: WatchType, object: &Arc<Object>) {
-        if is_pod { self.take_pod(kind, object) } else { self.take_event(object) }
+        if is_pod {
+            self.take_pod(kind, object)
+        } else {
+            self.take_event(object)
+        }
         self.changed.send_modify(|n| *n += 1);
     }
 
@@ -121,7 +126,9 @@ impl Watcher {
         let newly_ready = is_ready && seen.ready.insert(pod.uid().to_owned());
         let changed: Vec<(String, String)> = values
             .into_iter()
-            .filter(|(name, value)| seen.fields.insert((pod.uid().to_owned(), name.clone()), value.clone()).as_ref() != Some(value))
+            .filter(|(name, value)| {
+                seen.fields.insert((pod.uid().to_owned(), name.clone()), value.clone()).as_ref() != Some(value)
+            })
             .collect();
         drop(seen);
         if newly_ready {
@@ -143,15 +150,20 @@ impl Watcher {
             name: text(&["involvedObject", "name"]),
             uid: text(&["involvedObject", "uid"]),
         };
-        let source = Some(text(&["source", "component"])).filter(|s| !s.is_empty()).unwrap_or_else(|| text(&["reportingComponent"]));
-        self.recorder.record(Some(key), Event::KubeEvent {
-            kind: text(&["type"]),
-            reason: text(&["reason"]),
-            message: text(&["message"]),
-            source,
-            count: count(event),
-            field_path: text(&["involvedObject", "fieldPath"]),
-        });
+        let source = Some(text(&["source", "component"]))
+            .filter(|s| !s.is_empty())
+            .unwrap_or_else(|| text(&["reportingComponent"]));
+        self.recorder.record(
+            Some(key),
+            Event::KubeEvent {
+                kind: text(&["type"]),
+                reason: text(&["reason"]),
+                message: text(&["message"]),
+                source,
+                count: count(event),
+                field_path: text(&["involvedObject", "fieldPath"]),
+            },
+        );
     }
 }
 
@@ -164,5 +176,9 @@ pub(crate) fn count(event: &Object) -> u32 {
 
 /// The timeline key of a Pod.
 pub(crate) fn pod_key(pod: &Object) -> PodKey {
-    PodKey { namespace: pod.namespace().unwrap_or_default().to_owned(), name: pod.name().to_owned(), uid: pod.uid().to_owned() }
+    PodKey {
+        namespace: pod.namespace().unwrap_or_default().to_owned(),
+        name: pod.name().to_owned(),
+        uid: pod.uid().to_owned(),
+    }
 }

@@ -12,7 +12,7 @@ mod steps;
 mod tests;
 mod time;
 
-pub use asserts::{Checkpoint, Eventually, EventMatch, Exactly, Holds, Leak, LogMatch, Matcher, RpcCount, StatusIs};
+pub use asserts::{Checkpoint, EventMatch, Eventually, Exactly, Holds, Leak, LogMatch, Matcher, RpcCount, StatusIs};
 pub use load::{LoadError, discover, load, parse};
 pub use model::{ApiVersion, Capability, ClusterNeeds, Kind, Scenario, Snapshot};
 pub use steps::{AgentAction, Apply, Delete, Exec, LabelNode, NodeAction, Pause, Step};

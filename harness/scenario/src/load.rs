@@ -78,9 +78,15 @@ fn check(scenario: &Scenario, path: &Path) -> Result<(), String> {
                     return wrong(&format!("apply.file {file:?} is not a file beside the scenario"));
                 }
             }
-            Step::Delete(d) if d.pod.is_some() == d.claim.is_some() => return wrong("delete needs exactly one of pod and claim"),
-            Step::Logs(l) if l.contains.is_none() && l.equals.is_none() => return wrong("logs needs contains or equals"),
-            Step::Eventually(e) if is_empty(&e.what) => return wrong("eventually.match demands nothing but the Pod's name"),
+            Step::Delete(d) if d.pod.is_some() == d.claim.is_some() => {
+                return wrong("delete needs exactly one of pod and claim");
+            }
+            Step::Logs(l) if l.contains.is_none() && l.equals.is_none() => {
+                return wrong("logs needs contains or equals");
+            }
+            Step::Eventually(e) if is_empty(&e.what) => {
+                return wrong("eventually.match demands nothing but the Pod's name");
+            }
             Step::Holds(h) if is_empty(&h.what) => return wrong("holds.match demands nothing but the Pod's name"),
             Step::Pause(p) if p.because.trim().is_empty() => return wrong("pause.because must give the reason"),
             _ => {}

@@ -75,7 +75,8 @@ async fn prepare(client: &Client, namespace: &str, node: &str, plan: &ClaimPlan)
 /// Waits until the PV controller has bound the claim.
 async fn wait_bound(client: &Client, namespace: &str, claim: &str) -> Result<(), BindError> {
     loop {
-        let options = WatchOptions { field_selector: Some(format!("metadata.name={claim}")), ..WatchOptions::default() };
+        let options =
+            WatchOptions { field_selector: Some(format!("metadata.name={claim}")), ..WatchOptions::default() };
         let mut events = client.namespaced::<PersistentVolumeClaim>(namespace).watch(&options).await?.boxed();
         while let Some(event) = events.next().await {
             let event = event?;

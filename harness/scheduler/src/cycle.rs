@@ -38,7 +38,12 @@ pub(crate) enum Decision {
 }
 
 /// Decides where a Pod goes. Ties are broken by `rng`.
-pub(crate) fn schedule_one(pod: &PodInfo, view: &View<'_>, budgets: &[Arc<PodDisruptionBudget>], rng: &Rng) -> Decision {
+pub(crate) fn schedule_one(
+    pod: &PodInfo,
+    view: &View<'_>,
+    budgets: &[Arc<PodDisruptionBudget>],
+    rng: &Rng,
+) -> Decision {
     let nodes: Vec<&NodeInfo> = view.cache.nodes().collect();
     if nodes.is_empty() {
         let message = "no nodes available to schedule pods".to_owned();

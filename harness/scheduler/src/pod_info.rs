@@ -41,9 +41,12 @@ impl PodInfo {
         let asks = |c: &Container, key: &str| {
             c.resources.as_ref().and_then(|r| r.requests.as_ref()).is_some_and(|r| r.contains_key(key))
         };
-        let default = |key: &str, each: i64| each * i64::try_from(containers.iter().filter(|c| !asks(c, key)).count()).unwrap_or(0);
+        let default = |key: &str, each: i64| {
+            each * i64::try_from(containers.iter().filter(|c| !asks(c, key)).count()).unwrap_or(0)
+        };
         let amount = |key: &str| requests.get(key).copied().unwrap_or(0);
-        let nonzero = (amount("cpu") + default("cpu", DEFAULT_MILLI_CPU), amount("memory") + default("memory", DEFAULT_MEMORY));
+        let nonzero =
+            (amount("cpu") + default("cpu", DEFAULT_MILLI_CPU), amount("memory") + default("memory", DEFAULT_MEMORY));
         let ports = containers.iter().flat_map(|c| c.ports.iter().flatten()).filter_map(|p| {
             let port = p.host_port.filter(|p| *p > 0)?;
             let ip = p.host_ip.clone().filter(|i| !i.is_empty()).unwrap_or_else(|| "0.0.0.0".into());
@@ -54,10 +57,18 @@ impl PodInfo {
             nonzero,
             priority: spec.and_then(|s| s.priority).unwrap_or(0),
             host_ports: ports.collect(),
-            affinity: pod_affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.clone()).unwrap_or_default(),
-            anti_affinity: pod_anti.and_then(|a| a.required_during_scheduling_ignored_during_execution.clone()).unwrap_or_default(),
-            preferred_affinity: pod_affinity.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.clone()).unwrap_or_default(),
-            preferred_anti_affinity: pod_anti.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.clone()).unwrap_or_default(),
+            affinity: pod_affinity
+                .and_then(|a| a.required_during_scheduling_ignored_during_execution.clone())
+                .unwrap_or_default(),
+            anti_affinity: pod_anti
+                .and_then(|a| a.required_during_scheduling_ignored_during_execution.clone())
+                .unwrap_or_default(),
+            preferred_affinity: pod_affinity
+                .and_then(|a| a.preferred_during_scheduling_ignored_during_execution.clone())
+                .unwrap_or_default(),
+            preferred_anti_affinity: pod_anti
+                .and_then(|a| a.preferred_during_scheduling_ignored_during_execution.clone())
+                .unwrap_or_default(),
             requests,
             pod,
         }

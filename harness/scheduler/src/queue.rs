@@ -37,7 +37,10 @@ pub(crate) enum ClusterEvent {
 enum Place {
     Active,
     Backoff(Mono),
-    Unschedulable { since: Mono, wants: BTreeSet<ClusterEvent> },
+    Unschedulable {
+        since: Mono,
+        wants: BTreeSet<ClusterEvent>,
+    },
     Gated,
     /// In a cycle or being bound; events seen meanwhile.
     InFlight(BTreeSet<ClusterEvent>),

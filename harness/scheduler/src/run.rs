@@ -88,8 +88,14 @@ impl Scheduler {
 
     /// Schedules until `shutdown`; bindings under way are dropped then.
     pub async fn run(self, shutdown: CancellationToken) {
-        let (events, writer) =
-            events::recorder(&self.client, Family::Series, &self.config.name, &self.config.host, self.clock, self.rng.fork("events"));
+        let (events, writer) = events::recorder(
+            &self.client,
+            Family::Series,
+            &self.config.name,
+            &self.config.host,
+            self.clock,
+            self.rng.fork("events"),
+        );
         let mut tasks = JoinSet::new();
         tasks.spawn(writer.run(shutdown.clone()));
         let all = ListOptions::default;
@@ -211,10 +217,13 @@ impl Scheduler {
             state.waiting.remove(&key);
             state.queue.remove(&key);
             let before = match delta {
-                Delta::Applied { old, .. } => old.as_ref().map(|o| (o.metadata.labels.clone(), o.spec.as_ref().and_then(|s| s.node_name.clone()))),
+                Delta::Applied { old, .. } => {
+                    old.as_ref().map(|o| (o.metadata.labels.clone(), o.spec.as_ref().and_then(|s| s.node_name.clone())))
+                }
                 Delta::Deleted(_) => None,
             };
-            let news = before.as_ref().is_none_or(|(labels, node)| *labels != info.pod.metadata.labels || node.is_none());
+            let news =
+                before.as_ref().is_none_or(|(labels, node)| *labels != info.pod.metadata.labels || node.is_none());
             state.cache.set_pod(&info);
             if news {
                 state.queue.event(ClusterEvent::PodAdd, now);
@@ -227,7 +236,9 @@ impl Scheduler {
             return;
         }
         let spec_changed = match delta {
-            Delta::Applied { old: Some(old), new } => old.spec != new.spec || old.metadata.labels != new.metadata.labels,
+            Delta::Applied { old: Some(old), new } => {
+                old.spec != new.spec || old.metadata.labels != new.metadata.labels
+            }
             _ => true,
         };
         state.queue.add(&key, info.priority, info.is_gated(), spec_changed, now);
@@ -237,7 +248,8 @@ impl Scheduler {
     async fn cycle(&self, state: &mut State, events: &EventRecorder, pod: &Arc<PodInfo>) {
         self.recorder.stage(&pod_key(&pod.pod), Stage::Popped);
         let volumes = storage(state, pod);
-        let namespaces = if uses_namespace_selectors(state, pod) { namespace_labels(&state.namespaces) } else { BTreeMap::new() };
+        let namespaces =
+            if uses_namespace_selectors(state, pod) { namespace_labels(&state.namespaces) } else { BTreeMap::new() };
         let budgets = state.budgets.list();
         let view = View { cache: &state.cache, namespaces: &namespaces, volumes: &volumes };
         match schedule_one(pod, &view, &budgets, &self.rng) {
@@ -284,9 +296,20 @@ impl Scheduler {
     /// Writes the condition (when it changes) and the event of a failed attempt.
     async fn refuse(&self, state: &mut State, events: &EventRecorder, pod: &Arc<PodInfo>, reason: &str, message: &str) {
         let object = &pod.pod;
-        events.event_with_action(events::reference(&**object), EventType::Warning, "FailedScheduling", "Scheduling", message);
+        events.event_with_action(
+            events::reference(&**object),
+            EventType::Warning,
+            "FailedScheduling",
+            "Scheduling",
+            message,
+        );
         let conditions = object.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or(&[]);
-        let same = |c: &PodCondition| c.type_ == "PodScheduled" && c.status == "False" && c.reason.as_deref() == Some(reason) && c.message.as_deref() == Some(message);
+        let same = |c: &PodCondition| {
+            c.type_ == "PodScheduled"
+                && c.status == "False"
+                && c.reason.as_deref() == Some(reason)
+                && c.message.as_deref() == Some(message)
+        };
         if conditions.iter().any(same) {
             return;
         }
@@ -300,7 +323,8 @@ impl Scheduler {
 
     /// Patches the Pod's status and keeps what comes back, so that the next attempt sees it.
     async fn patch_status(&self, state: &mut State, pod: &Arc<PodInfo>, body: &serde_json::Value) {
-        match self.client.namespaced::<Pod>(pod.namespace()).patch_status(&pod.key.1, &PatchKind::Strategic, body).await {
+        match self.client.namespaced::<Pod>(pod.namespace()).patch_status(&pod.key.1, &PatchKind::Strategic, body).await
+        {
             Ok(new) => {
                 if let Some(entry) = state.waiting.get_mut(&pod.key) {
                     *entry = Arc::new(PodInfo::new(Arc::new(new)));
@@ -325,7 +349,13 @@ impl Scheduler {
             }
             let uid = pod.pod.metadata.uid.as_deref().unwrap_or_default();
             let note = format!("Preempted by pod {uid} on node {node}");
-            events.event_with_action(events::reference(&*victim.pod), EventType::Normal, "Preempted", "Preempting", note);
+            events.event_with_action(
+                events::reference(&*victim.pod),
+                EventType::Normal,
+                "Preempted",
+                "Preempting",
+                note,
+            );
         }
     }
 
@@ -379,7 +409,12 @@ fn storage(state: &State, pod: &PodInfo) -> VolumeState {
     }
     let name = |m: &podlab_api::meta::ObjectMeta| m.name.clone().unwrap_or_default();
     VolumeState {
-        claims: state.claims.list().into_iter().map(|c| ((c.metadata.namespace.clone().unwrap_or_default(), name(&c.metadata)), c)).collect(),
+        claims: state
+            .claims
+            .list()
+            .into_iter()
+            .map(|c| ((c.metadata.namespace.clone().unwrap_or_default(), name(&c.metadata)), c))
+            .collect(),
         volumes: state.volumes.list().into_iter().map(|v| (name(&v.metadata), v)).collect(),
         classes: state.classes.list().into_iter().map(|c| (name(&c.metadata), c)).collect(),
     }
@@ -394,6 +429,8 @@ fn uses_namespace_selectors(state: &State, pod: &PodInfo) -> bool {
 }
 
 fn namespace_labels(namespaces: &Reflected<Namespace>) -> BTreeMap<String, Labels> {
-    let pair = |n: Arc<Namespace>| (n.metadata.name.clone().unwrap_or_default(), n.metadata.labels.clone().unwrap_or_default());
+    let pair = |n: Arc<Namespace>| {
+        (n.metadata.name.clone().unwrap_or_default(), n.metadata.labels.clone().unwrap_or_default())
+    };
     namespaces.list().into_iter().map(pair).collect()
 }

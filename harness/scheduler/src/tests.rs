@@ -1,6 +1,10 @@
 //! Decisions on small clusters, and the queue's timing.
 
-use std::{collections::{BTreeMap, BTreeSet}, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use podlab_api::core::{Node, Pod};
 use podlab_clock::{Mono, Rng};
@@ -97,9 +101,15 @@ fn anti_affinity_spreads_and_the_third_finds_nobody_to_evict() {
 fn a_higher_priority_evicts_the_least_and_says_nothing_of_preemption() {
     let mut cache = two_nodes();
     cache.assume(pod("low", json!({"containers": cpu("1200m")})), "node-2");
-    let spec = json!({"containers": cpu("1200m"), "priority": 1000, "nodeSelector": {"kubernetes.io/hostname": "node-2"}});
-    let Decision::Unschedulable { message, preempt, .. } = decide(&cache, &pod("high", spec)) else { panic!("it does not fit yet") };
-    assert_eq!(message, "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) didn't match Pod's node affinity/selector.");
+    let spec =
+        json!({"containers": cpu("1200m"), "priority": 1000, "nodeSelector": {"kubernetes.io/hostname": "node-2"}});
+    let Decision::Unschedulable { message, preempt, .. } = decide(&cache, &pod("high", spec)) else {
+        panic!("it does not fit yet")
+    };
+    assert_eq!(
+        message,
+        "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) didn't match Pod's node affinity/selector."
+    );
     let (node, victims) = preempt.unwrap();
     assert_eq!((node.as_str(), victims.len(), victims[0].key.1.as_str()), ("node-2", 1, "low"));
 }
@@ -108,7 +118,9 @@ fn a_higher_priority_evicts_the_least_and_says_nothing_of_preemption() {
 fn the_emptier_node_wins() {
     let mut cache = two_nodes();
     cache.assume(pod("busy", json!({"containers": cpu("1500m")})), "node-1");
-    assert!(matches!(decide(&cache, &pod("a", json!({"containers": cpu("100m")}))), Decision::Bind { node, .. } if node == "node-2"));
+    assert!(
+        matches!(decide(&cache, &pod("a", json!({"containers": cpu("100m")}))), Decision::Bind { node, .. } if node == "node-2")
+    );
 }
 
 #[test]

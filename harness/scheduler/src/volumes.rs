@@ -79,14 +79,18 @@ impl VolumeState {
         for (name, ephemeral) in claim_names(pod) {
             let Some(claim) = self.claim(pod, &name) else {
                 return Err(match ephemeral {
-                    true => format!("waiting for ephemeral volume controller to create the persistentvolumeclaim \"{name}\""),
+                    true => format!(
+                        "waiting for ephemeral volume controller to create the persistentvolumeclaim \"{name}\""
+                    ),
                     false => format!("persistentvolumeclaim \"{name}\" not found"),
                 });
             };
             let phase = claim.status.as_ref().and_then(|s| s.phase.as_deref());
             if phase == Some("Lost") {
                 let volume = claim.spec.as_ref().and_then(|s| s.volume_name.clone()).unwrap_or_default();
-                return Err(format!("persistentvolumeclaim \"{name}\" bound to non-existent persistentvolume \"{volume}\""));
+                return Err(format!(
+                    "persistentvolumeclaim \"{name}\" bound to non-existent persistentvolume \"{volume}\""
+                ));
             }
             if claim.metadata.deletion_timestamp.is_some() {
                 return Err(format!("persistentvolumeclaim \"{name}\" is being deleted"));
@@ -154,10 +158,14 @@ impl VolumeState {
             let class = self.class(claim);
             let provisions = class.is_some_and(|c| c.provisioner != NO_PROVISIONER);
             let topologies = class.and_then(|c| c.allowed_topologies.as_deref()).unwrap_or(&[]);
-            let allowed = topologies.is_empty() || topologies.iter().any(|t| {
-                let labels = node.labels();
-                t.match_label_expressions.iter().flatten().all(|e| labels.get(&e.key).is_some_and(|v| e.values.contains(v)))
-            });
+            let allowed = topologies.is_empty()
+                || topologies.iter().any(|t| {
+                    let labels = node.labels();
+                    t.match_label_expressions
+                        .iter()
+                        .flatten()
+                        .all(|e| labels.get(&e.key).is_some_and(|v| e.values.contains(v)))
+                });
             if !provisions || !allowed {
                 return Err("node(s) didn't find available persistent volumes to bind");
             }
@@ -173,13 +181,21 @@ impl VolumeState {
         let free = volume.metadata.deletion_timestamp.is_none()
             && phase.is_none_or(|p| p == "Available" || p == "Pending")
             && v.claim_ref.as_ref().is_none_or(|r| {
-                r.name == claim.metadata.name && r.namespace == claim.metadata.namespace && (r.uid.is_none() || r.uid == claim.metadata.uid)
+                r.name == claim.metadata.name
+                    && r.namespace == claim.metadata.namespace
+                    && (r.uid.is_none() || r.uid == claim.metadata.uid)
             });
-        let class = v.storage_class_name.as_deref().unwrap_or_default() == c.storage_class_name.as_deref().unwrap_or_default();
+        let class =
+            v.storage_class_name.as_deref().unwrap_or_default() == c.storage_class_name.as_deref().unwrap_or_default();
         let mode = |m: &Option<String>| m.clone().unwrap_or_else(|| "Filesystem".into());
         let modes = c.access_modes.iter().flatten().all(|m| v.access_modes.iter().flatten().any(|x| x == m));
-        let wanted = c.resources.as_ref().and_then(|r| r.requests.as_ref()?.get("storage")).map_or(0, |q| parse_quantity(&q.0).unwrap_or(0));
-        let selected = c.selector.as_ref().is_none_or(|s| selects(s, &volume.metadata.labels.clone().unwrap_or_default()));
+        let wanted = c
+            .resources
+            .as_ref()
+            .and_then(|r| r.requests.as_ref()?.get("storage"))
+            .map_or(0, |q| parse_quantity(&q.0).unwrap_or(0));
+        let selected =
+            c.selector.as_ref().is_none_or(|s| selects(s, &volume.metadata.labels.clone().unwrap_or_default()));
         free && class && modes && mode(&v.volume_mode) == mode(&c.volume_mode) && capacity(volume) >= wanted && selected
     }
 }

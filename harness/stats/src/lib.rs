@@ -26,7 +26,12 @@ impl Samples {
 
     /// Nearest-rank percentile, `p` in 0 to 100; `None` without samples.
     pub fn percentile(&self, p: f64) -> Option<Duration> {
-        #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "ranks are small")]
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "ranks are small"
+        )]
         let rank = ((p / 100.0 * self.0.len() as f64).ceil() as usize).max(1) - 1;
         self.0.get(rank.min(self.0.len().saturating_sub(1))).copied()
     }
@@ -68,7 +73,10 @@ mod tests {
     fn percentiles_are_nearest_rank() {
         let s = samples(100);
         let at = |p| s.percentile(p).map(|d| d.as_millis());
-        assert_eq!([at(50.0), at(90.0), at(99.0), at(100.0), at(0.0)], [Some(50), Some(90), Some(99), Some(100), Some(1)]);
+        assert_eq!(
+            [at(50.0), at(90.0), at(99.0), at(100.0), at(0.0)],
+            [Some(50), Some(90), Some(99), Some(100), Some(1)]
+        );
         assert_eq!(Samples::default().percentile(50.0), None);
     }
 

@@ -143,7 +143,8 @@ impl Cluster {
         }
         // A cluster kept by `down --keep` comes back on the port its kubeconfigs name, if that is still free.
         let wanted = fs::read_to_string(state.join("port")).ok().and_then(|p| p.trim().parse().ok()).unwrap_or(0);
-        let listen = |port| TcpListener::bind(("127.0.0.1", port)).map_err(|source| ClusterError::Listen { port, source });
+        let listen =
+            |port| TcpListener::bind(("127.0.0.1", port)).map_err(|source| ClusterError::Listen { port, source });
         let api = listen(wanted).or_else(|_| listen(0))?;
         let port = api.local_addr().map_err(|source| ClusterError::Listen { port: wanted, source })?.port();
         fs::write(state.join("port"), port.to_string()).map_err(state::io_at(&state.join("port")))?;

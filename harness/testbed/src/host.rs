@@ -24,23 +24,54 @@ pub fn diagnose() -> Vec<Lack> {
         }
     };
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let caps = status.lines().find_map(|l| l.strip_prefix("CapEff:")).and_then(|v| u64::from_str_radix(v.trim(), 16).ok());
+    let caps =
+        status.lines().find_map(|l| l.strip_prefix("CapEff:")).and_then(|v| u64::from_str_radix(v.trim(), 16).ok());
     let has = |bit: u32| caps.unwrap_or(0) & (1 << bit) != 0;
-    need(has(21), "the right to make namespaces and mounts (CAP_SYS_ADMIN)", "run podlab as root, e.g. with sudo", true);
+    need(
+        has(21),
+        "the right to make namespaces and mounts (CAP_SYS_ADMIN)",
+        "run podlab as root, e.g. with sudo",
+        true,
+    );
     need(has(12), "the right to make network links (CAP_NET_ADMIN)", "run podlab as root, e.g. with sudo", true);
-    need(has(27), "the right to make device nodes (CAP_MKNOD)", "run podlab as root, or in a container with --cap-add MKNOD", true);
-    need(has(24), "CAP_SYS_RESOURCE: oom_score_adj cannot be lowered", "nothing breaks; OOM scores below the parent's are not set", false);
+    need(
+        has(27),
+        "the right to make device nodes (CAP_MKNOD)",
+        "run podlab as root, or in a container with --cap-add MKNOD",
+        true,
+    );
+    need(
+        has(24),
+        "CAP_SYS_RESOURCE: oom_score_adj cannot be lowered",
+        "nothing breaks; OOM scores below the parent's are not set",
+        false,
+    );
     let filesystems = fs::read_to_string("/proc/filesystems").unwrap_or_default();
     for name in ["overlay", "tmpfs", "mqueue"] {
         let there = filesystems.lines().any(|l| l.split_whitespace().last() == Some(name));
-        need(there, &format!("the file system {name}"), &format!("load it with `modprobe {name}`, or use a kernel that has it"), true);
+        need(
+            there,
+            &format!("the file system {name}"),
+            &format!("load it with `modprobe {name}`, or use a kernel that has it"),
+            true,
+        );
     }
     match podlab_cri::cgroup::Cgroups::detect(None) {
         Ok(_) => {}
-        Err(e) => need(false, &format!("cgroups with memory and cpu controllers ({e})"), "mount cgroup v2, or the v1 controllers, at /sys/fs/cgroup", true),
+        Err(e) => need(
+            false,
+            &format!("cgroups with memory and cpu controllers ({e})"),
+            "mount cgroup v2, or the v1 controllers, at /sys/fs/cgroup",
+            true,
+        ),
     }
     for ns in ["net", "mnt", "pid", "uts", "ipc", "cgroup"] {
-        need(Path::new("/proc/self/ns").join(ns).exists(), &format!("{ns} namespaces"), "use a kernel that has them", true);
+        need(
+            Path::new("/proc/self/ns").join(ns).exists(),
+            &format!("{ns} namespaces"),
+            "use a kernel that has them",
+            true,
+        );
     }
     lacks
 }

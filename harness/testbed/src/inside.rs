@@ -69,7 +69,8 @@ impl Cluster {
     /// # Errors
     /// [`ClusterError::Control`] when it is down or the cluster does not answer.
     pub fn pid_of(&self, part: &str) -> Result<i32, ClusterError> {
-        let fail = |text: String| ClusterError::Control { name: self.spec().name.clone(), source: io::Error::other(text) };
+        let fail =
+            |text: String| ClusterError::Control { name: self.spec().name.clone(), source: io::Error::other(text) };
         let status = self.control("status")?;
         let pair = status.split_whitespace().filter_map(|w| w.split_once('=')).find(|(n, _)| *n == part);
         let inner: i32 = pair.and_then(|(_, p)| p.parse().ok()).ok_or_else(|| fail(format!("there is no {part:?}")))?;
@@ -118,8 +119,15 @@ impl Cluster {
         for node in self.spec().node_names() {
             let node = self.inside(&node)?;
             for archive in archives {
-                let fail = |e: &dyn std::error::Error| ClusterError::Image { archive: archive.clone(), why: chain_of(e) };
-                let store = Store::open(&node.path(CRI_ROOT).join("images"), &node.path(CONTENT), true, Clock::real(), Rng::from_entropy());
+                let fail =
+                    |e: &dyn std::error::Error| ClusterError::Image { archive: archive.clone(), why: chain_of(e) };
+                let store = Store::open(
+                    &node.path(CRI_ROOT).join("images"),
+                    &node.path(CONTENT),
+                    true,
+                    Clock::real(),
+                    Rng::from_entropy(),
+                );
                 let loaded = store.map_err(|e| fail(&e))?.import(archive).map_err(|e| fail(&e))?;
                 names.extend(loaded.into_iter().filter(|n| !names.contains(n)).collect::<Vec<_>>());
             }
@@ -139,15 +147,21 @@ impl Cluster {
         let (ip, credentials) = match host {
             "registry.test" => (address::REGISTRY, None),
             "private.registry.test" => (address::PRIVATE_REGISTRY, credentials),
-            _ => return Err(fail(format!("{host} is not a registry of this cluster; there are registry.test and private.registry.test"))),
+            _ => {
+                return Err(fail(format!(
+                    "{host} is not a registry of this cluster; there are registry.test and private.registry.test"
+                )));
+            }
         };
         let netns = PathBuf::from(format!("/proc/{}/ns/net", self.pid_of("plane")?));
-        let push = || podlab_registry::archive::push_http(SocketAddr::from((ip, 80)), credentials, archive, repository, tag);
+        let push =
+            || podlab_registry::archive::push_http(SocketAddr::from((ip, 80)), credentials, archive, repository, tag);
         let pushed = podlab_cni::netlink::in_netns(&netns, push).map_err(|e| fail(chain_of(&e)))?;
         pushed.map_err(|e| fail(chain_of(&e)))
     }
 }
 
 fn chain_of(error: &dyn std::error::Error) -> String {
-    std::iter::successors(error.source(), |e| e.source()).fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+    std::iter::successors(error.source(), |e| e.source())
+        .fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

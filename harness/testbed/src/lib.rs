@@ -20,8 +20,8 @@ mod zygote;
 
 pub use capsule::control::Control;
 pub use cluster::{Cluster, ClusterError, ClusterInfo, copy_kubeconfig, is_ready};
-pub use inside::NodeInside;
 pub use host::{Fingerprint, Lack, diagnose};
+pub use inside::NodeInside;
 pub use plane::LocalApi;
 pub use podlab_api::{parse_milli, parse_quantity};
 pub use podlab_cri::init::AgentCommand;

@@ -82,7 +82,8 @@ impl StateDir {
 
     /// All clusters that have a directory, alive or not, by name.
     pub fn all() -> Vec<Self> {
-        let names = fs::read_dir(root()).into_iter().flatten().flatten().filter(|e| e.path().join("spec.json").exists());
+        let names =
+            fs::read_dir(root()).into_iter().flatten().flatten().filter(|e| e.path().join("spec.json").exists());
         let mut all: Vec<Self> = names.filter_map(|e| Self::of(e.file_name().to_str()?).ok()).collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
@@ -136,7 +137,8 @@ impl StateDir {
         }
         // The pid of an earlier life under this name; without one the directory counts as being booted.
         let _ = fs::remove_file(self.join("pid"));
-        let text = serde_json::to_vec_pretty(spec).map_err(|e| StateError::Io { path: self.path.clone(), source: e.into() })?;
+        let text = serde_json::to_vec_pretty(spec)
+            .map_err(|e| StateError::Io { path: self.path.clone(), source: e.into() })?;
         fs::write(self.join("spec.json"), text).map_err(io_at(&self.path))
     }
 

@@ -70,7 +70,8 @@ impl Zygote {
         let talk = || -> io::Result<String> {
             send_packet(&*socket, &text, &fds)?;
             let mut buffer = vec![0; MAX_REQUEST];
-            let (bytes, _) = recv_packet(&*socket, &mut buffer)?.ok_or_else(|| io::Error::other("the zygote has ended"))?;
+            let (bytes, _) =
+                recv_packet(&*socket, &mut buffer)?.ok_or_else(|| io::Error::other("the zygote has ended"))?;
             Ok(String::from_utf8_lossy(bytes).into_owned())
         };
         let answer = talk().map_err(|e| e.to_string())?;

@@ -103,7 +103,9 @@ fn layer_tar() -> std::io::Result<Vec<u8>> {
         h.set_mtime(0);
         h
     };
-    for (dir, mode) in [("bin/", 0o755), ("etc/", 0o755), ("tmp/", 0o1777), ("home/", 0o755), ("root/", 0o700), ("var/", 0o755)] {
+    for (dir, mode) in
+        [("bin/", 0o755), ("etc/", 0o755), ("tmp/", 0o1777), ("home/", 0o755), ("root/", 0o700), ("var/", 0o755)]
+    {
         tar.append_data(&mut header(tar::EntryType::Directory, mode, 0), dir, std::io::empty())?;
     }
     let size = |bytes: &[u8]| u64::try_from(bytes.len()).unwrap_or(u64::MAX);

@@ -10,7 +10,19 @@ pub const SCHEMA_VERSION: u8 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs, reason = "each variant is the component it names")]
-pub enum Lane { Api, Sched, Controllers, Agent, Csi, Cri, Cni, Image, Probe, Watch, Run }
+pub enum Lane {
+    Api,
+    Sched,
+    Controllers,
+    Agent,
+    Csi,
+    Cri,
+    Cni,
+    Image,
+    Probe,
+    Watch,
+    Run,
+}
 
 /// The Pod an entry is about.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -103,7 +103,11 @@ fn apply(timeline: &mut PodTimeline, entry: &Entry) {
         }
         Event::KubeEvent { kind, reason, message, source, count, field_path } => {
             let same = |e: &&mut SeenEvent| {
-                e.reason == *reason && e.message == *message && e.source == *source && e.field_path == *field_path && e.kind == *kind
+                e.reason == *reason
+                    && e.message == *message
+                    && e.source == *source
+                    && e.field_path == *field_path
+                    && e.kind == *kind
             };
             match timeline.events.iter_mut().find(same) {
                 Some(seen) => seen.count = seen.count.max(*count),

@@ -8,6 +8,6 @@ mod entry;
 pub mod fold;
 mod recorder;
 
-pub use fold::PodTimeline;
 pub use entry::{Entry, Event, Lane, Outcome, PodKey, SCHEMA_VERSION, Stage};
+pub use fold::PodTimeline;
 pub use recorder::{MemorySink, Recorder, RecorderError, Sink};

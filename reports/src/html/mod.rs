@@ -50,7 +50,13 @@ pub(crate) fn render(run: &Run) -> String {
 }
 
 fn trial(out: &mut String, t: &Trial) {
-    let _ = write!(out, "<section id=\"{0}\"><h2>{0} <small>{1}</small></h2><p>{2}</p>", escape(&t.name), t.verdict.word(), escape(&t.intent));
+    let _ = write!(
+        out,
+        "<section id=\"{0}\"><h2>{0} <small>{1}</small></h2><p>{2}</p>",
+        escape(&t.name),
+        t.verdict.word(),
+        escape(&t.intent)
+    );
     match &t.verdict {
         Verdict::Failed { step, why, context } => {
             let _ = write!(out, "<p class=\"why\">{}: {}</p><pre>{}</pre>", escape(step), escape(why), escape(context));
@@ -68,7 +74,15 @@ fn trial(out: &mut String, t: &Trial) {
         if !timeline.events.is_empty() {
             out.push_str("<ul>");
             for e in &timeline.events {
-                let _ = write!(out, "<li class=\"{}\"><b>{}</b> ×{} <i>{}</i> {}</li>", escape(&e.kind), escape(&e.reason), e.count, escape(&e.source), escape(&e.message));
+                let _ = write!(
+                    out,
+                    "<li class=\"{}\"><b>{}</b> ×{} <i>{}</i> {}</li>",
+                    escape(&e.kind),
+                    escape(&e.reason),
+                    e.count,
+                    escape(&e.source),
+                    escape(&e.message)
+                );
             }
             out.push_str("</ul>");
         }

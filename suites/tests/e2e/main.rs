@@ -54,12 +54,17 @@ fn judge(zygote: &Zygote, s: &suite::Ready) -> Result<(), Failed> {
 
 fn compare(name: &str, snapshot: &str) -> Result<(), Failed> {
     let path = root().join("reports/snapshots/timelines").join(name);
-    let (dir, file) = (path.parent().unwrap_or(&path).to_owned(), path.file_name().unwrap_or_default().to_string_lossy().into_owned());
+    let (dir, file) = (
+        path.parent().unwrap_or(&path).to_owned(),
+        path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+    );
     let mut settings = insta::Settings::clone_current();
     settings.set_snapshot_path(dir);
     settings.set_prepend_module_to_snapshot(false);
     settings.set_omit_expression(true);
     // insta panics on a difference, after printing it.
-    let compared = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| settings.bind(|| insta::assert_snapshot!(file, snapshot))));
+    let compared = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        settings.bind(|| insta::assert_snapshot!(file, snapshot))
+    }));
     compared.map_err(|_| format!("the timeline of {name} differs from its snapshot").into())
 }

@@ -60,7 +60,10 @@ pub fn after_sigkill(_: &Zygote) -> Result<(), Failed> {
     collect_garbage();
     let before = Fingerprint::take();
     let name = format!("victim-{}", std::process::id());
-    let mut child = Command::new(std::env::current_exe()?).env("PODLAB_VICTIM", &name).stdout(std::process::Stdio::piped()).spawn()?;
+    let mut child = Command::new(std::env::current_exe()?)
+        .env("PODLAB_VICTIM", &name)
+        .stdout(std::process::Stdio::piped())
+        .spawn()?;
     let mut line = String::new();
     if let Some(out) = child.stdout.take() {
         std::io::BufReader::new(out).read_line(&mut line)?;

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use libtest_mimic::Failed;
-use podlab_api::{core::{ConfigMap, Pod}, meta::ObjectMeta};
+use podlab_api::{
+    core::{ConfigMap, Pod},
+    meta::ObjectMeta,
+};
 use podlab_client::{Client, http::HttpApi, kubeconfig};
 use podlab_clock::{Clock, Rng};
 use podlab_testbed::{AgentCommand, Cluster, ClusterSpec, Zygote};
@@ -18,7 +21,8 @@ pub fn run(zygote: &Zygote) -> Result<(), Failed> {
     let seed: u64 = std::env::var("PODLAB_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(7);
     println!("{kills} kills, PODLAB_SEED={seed}");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let spec = ClusterSpec { nodes: 2, tied_to_runner: true, ..ClusterSpec::named(&format!("kills-{}", std::process::id())) };
+    let spec =
+        ClusterSpec { nodes: 2, tied_to_runner: true, ..ClusterSpec::named(&format!("kills-{}", std::process::id())) };
     let cluster = Cluster::boot(zygote, spec)?;
     runtime.block_on(play(&cluster, kills, &Rng::seeded(seed)))
 }
@@ -31,13 +35,17 @@ async fn play(cluster: &Cluster, kills: u32, rng: &Rng) -> Result<(), Failed> {
     let stays = pods::make("stays", "Always", json!(["log", "--lines", "1000000", "--every", "0.02"]))?;
     client.namespaced("default").create(&stays).await?;
     let mut before = pods::identity(&pods::wait(&client, "stays", "Ready", LIMIT, pods::is_ready).await?);
-    let home = client.namespaced::<Pod>("default").get("stays").await?.spec.and_then(|s| s.node_name).unwrap_or_default();
+    let home =
+        client.namespaced::<Pod>("default").get("stays").await?.spec.and_then(|s| s.node_name).unwrap_or_default();
     let away = if home == "node-1" { "node-2" } else { "node-1" };
     let mut acknowledged = Vec::new();
     for n in 0..kills {
         // A short Pod in flight, writes going on, and somewhere in the middle of both the kill.
         let short = format!("short-{n}");
-        client.namespaced("default").create(&pods::make(&short, "Never", json!(["sh", "-c", "sleep 0.2; exit 7"]))?).await?;
+        client
+            .namespaced("default")
+            .create(&pods::make(&short, "Never", json!(["sh", "-c", "sleep 0.2; exit 7"]))?)
+            .await?;
         let moment = Duration::from_millis(rng.below(400));
         let victim = n % 3;
         let writes = write_until(&client, n, clock, moment);
@@ -56,7 +64,13 @@ async fn play(cluster: &Cluster, kills: u32, rng: &Rng) -> Result<(), Failed> {
                 cluster.control(&format!("boot {away}"))?;
             }
         }
-        check_exit(&client, &short, victim == 2).await.map_err(|e| Failed::from(format!("kill {n} (of {}): {}", ["plane", "agent", "node"][victim as usize], e.message().unwrap_or_default())))?;
+        check_exit(&client, &short, victim == 2).await.map_err(|e| {
+            Failed::from(format!(
+                "kill {n} (of {}): {}",
+                ["plane", "agent", "node"][victim as usize],
+                e.message().unwrap_or_default()
+            ))
+        })?;
         let now = pods::identity(&pods::wait(&client, "stays", "Ready again", LIMIT, pods::is_ready).await?);
         if now != before {
             return Err(format!("kill {n}: the running container was {before:?} and is {now:?}").into());
@@ -64,7 +78,11 @@ async fn play(cluster: &Cluster, kills: u32, rng: &Rng) -> Result<(), Failed> {
         before = now;
     }
     for name in &acknowledged {
-        client.namespaced::<ConfigMap>("default").get(name).await.map_err(|e| format!("acknowledged write {name} is lost: {e}"))?;
+        client
+            .namespaced::<ConfigMap>("default")
+            .get(name)
+            .await
+            .map_err(|e| format!("acknowledged write {name} is lost: {e}"))?;
     }
     println!("{} acknowledged writes, all there", acknowledged.len());
     lines_are_whole(&api).await
@@ -90,7 +108,9 @@ async fn write_until(client: &Client, round: u32, clock: Clock, moment: Duration
 /// The short Pod ends as Failed with its own code. Only a node that lost its power may not know it: then the runtime says
 /// 255 for a container it finds on disk but not among the living, or the agent 137 for one it cannot find at all.
 async fn check_exit(client: &Client, name: &str, power_was_lost: bool) -> Result<(), Failed> {
-    let code = |p: &Pod| Some(p.status.as_ref()?.container_statuses.as_ref()?.first()?.state.as_ref()?.terminated.as_ref()?.exit_code);
+    let code = |p: &Pod| {
+        Some(p.status.as_ref()?.container_statuses.as_ref()?.first()?.state.as_ref()?.terminated.as_ref()?.exit_code)
+    };
     let ended = |p: &Pod| matches!(p.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Failed" | "Succeeded"));
     let pod = pods::wait(client, name, "ended", LIMIT, ended).await?;
     match code(&pod) {

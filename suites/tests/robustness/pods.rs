@@ -18,12 +18,19 @@ pub fn make(name: &str, restart: &str, command: Value) -> Result<Pod, Failed> {
 }
 
 /// Waits until a Pod satisfies a condition; over restarts of the API server.
-pub async fn wait(client: &Client, name: &str, what: &str, within: Duration, ok: impl Fn(&Pod) -> bool) -> Result<Pod, Failed> {
+pub async fn wait(
+    client: &Client,
+    name: &str,
+    what: &str,
+    within: Duration,
+    ok: impl Fn(&Pod) -> bool,
+) -> Result<Pod, Failed> {
     let clock = Clock::real();
     let mut last = String::from("never seen");
     let wait = async {
         loop {
-            let options = WatchOptions { field_selector: Some(format!("metadata.name={name}")), ..WatchOptions::default() };
+            let options =
+                WatchOptions { field_selector: Some(format!("metadata.name={name}")), ..WatchOptions::default() };
             if let Ok(stream) = client.namespaced::<Pod>("default").watch(&options).await {
                 let mut stream = stream.boxed();
                 while let Some(Ok(event)) = stream.next().await {

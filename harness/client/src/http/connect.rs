@@ -109,7 +109,8 @@ impl tower::Service<Uri> for Connector {
             Ok(TokioIo::new(match tls {
                 None => Conn::Plain(stream),
                 Some(tls) => {
-                    let name = ServerName::try_from(host).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+                    let name =
+                        ServerName::try_from(host).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
                     Conn::Tls(Box::new(tls.connect(name, stream).await?))
                 }
             }))

@@ -65,7 +65,9 @@ pub(super) fn run(program: &Path, i: &Invocation) -> Result<Option<CniResult>, C
     if let Ok(error) = serde_json::from_slice::<CniError>(&output.stdout) {
         return Err(error);
     }
-    let said = String::from_utf8_lossy(if output.stdout.is_empty() { &output.stderr } else { &output.stdout }).trim().to_owned();
+    let said = String::from_utf8_lossy(if output.stdout.is_empty() { &output.stderr } else { &output.stdout })
+        .trim()
+        .to_owned();
     Err(CniError::other(match said.is_empty() {
         true => format!("netplugin failed with no error message: {}", output.status),
         false => format!("netplugin failed: {:?}", said.chars().take(1000).collect::<String>()),

@@ -116,9 +116,9 @@ impl Expr {
                 let base = if *base == Base::Network { 1 } else { 2 };
                 m.be32(1, *dreg).be32(2, base).be32(3, *offset).be32(4, *len)
             }),
-            Self::Cmp { sreg, equal, value } => wrap(m, "cmp", |m| {
-                m.be32(1, *sreg).be32(2, u32::from(!*equal)).begin(3).attr(1, value).end()
-            }),
+            Self::Cmp { sreg, equal, value } => {
+                wrap(m, "cmp", |m| m.be32(1, *sreg).be32(2, u32::from(!*equal)).begin(3).attr(1, value).end())
+            }
             Self::Bitwise { sreg, dreg, mask, xor } => wrap(m, "bitwise", |m| {
                 let len = u32::try_from(mask.len()).unwrap_or(0);
                 m.be32(1, *sreg).be32(2, *dreg).be32(3, len).begin(4).attr(1, mask).end().begin(5).attr(1, xor).end()
@@ -127,9 +127,7 @@ impl Expr {
             Self::Lookup { set, sreg, invert } => {
                 wrap(m, "lookup", |m| m.text(1, set).be32(2, *sreg).be32(5, u32::from(*invert)))
             }
-            Self::MapLookup { set, sreg, dreg } => {
-                wrap(m, "lookup", |m| m.text(1, set).be32(2, *sreg).be32(3, *dreg))
-            }
+            Self::MapLookup { set, sreg, dreg } => wrap(m, "lookup", |m| m.text(1, set).be32(2, *sreg).be32(3, *dreg)),
             Self::VerdictMap { set, sreg } => wrap(m, "lookup", |m| m.text(1, set).be32(2, *sreg).be32(3, 0)),
             Self::Dnat { address, port } => wrap(m, "nat", |m| {
                 let m = m.be32(1, 1).be32(2, 2).be32(3, *address).be32(4, *address);

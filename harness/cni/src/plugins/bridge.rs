@@ -65,7 +65,8 @@ fn host_name(i: &Invocation) -> String {
 fn annotated_ip(i: &Invocation) -> Result<Option<String>, CniError> {
     let Some(annotations) = i.config.runtime_config.get("io.kubernetes.cri.pod-annotations") else { return Ok(None) };
     let Some(text) = annotations.get(IP_ADDRS).and_then(Value::as_str) else { return Ok(None) };
-    let wrap = |why: String| CniError::other(format!("failed to parse IPs {text} for annotation \"{IP_ADDRS}\": {why}"));
+    let wrap =
+        |why: String| CniError::other(format!("failed to parse IPs {text} for annotation \"{IP_ADDRS}\": {why}"));
     let list: Vec<String> =
         serde_json::from_str(text).map_err(|e| wrap(format!("failed to parse '{text}' as JSON: {e}")))?;
     if list.is_empty() {
@@ -76,7 +77,9 @@ fn annotated_ip(i: &Invocation) -> Result<Option<String>, CniError> {
         let parsed: IpAddr = ip.parse().map_err(|_| wrap(format!("invalid IP format: {ip}")))?;
         let family = if parsed.is_ipv4() { "IPv4" } else { "IPv6" };
         if seen.insert(family, ip).is_some() {
-            return Err(CniError::other(format!("cannot have more than one {family} address for \"{IP_ADDRS}\" annotation")));
+            return Err(CniError::other(format!(
+                "cannot have more than one {family} address for \"{IP_ADDRS}\" annotation"
+            )));
         }
     }
     Ok(Some(list.join(",")))
@@ -93,8 +96,8 @@ fn add(i: &Invocation) -> Result<CniResult, CniError> {
         Ok(link) if link.up => link,
         _ => host.ensure_bridge(bridge_name(i), mtu(i)).map_err(netlink("failed to create bridge"))?,
     };
-    let file = File::open(netns)
-        .map_err(|e| CniError::other(format!("failed to open netns \"{}\": {e}", netns.display())))?;
+    let file =
+        File::open(netns).map_err(|e| CniError::other(format!("failed to open netns \"{}\": {e}", netns.display())))?;
     let inside = Netlink::open_in(netns).map_err(netlink("failed to open netns"))?;
     let name = host_name(i);
     // The name is derived from the attachment: one left behind by a killed attempt is in the way and nobody else's.
@@ -123,7 +126,13 @@ fn add(i: &Invocation) -> Result<CniResult, CniError> {
 }
 
 /// Everything after the pair exists; the interfaces of the result are host veth and container link.
-fn configure(i: &Invocation, host: &Netlink, inside: &Netlink, name: &str, ip: Option<&str>) -> Result<CniResult, CniError> {
+fn configure(
+    i: &Invocation,
+    host: &Netlink,
+    inside: &Netlink,
+    name: &str,
+    ip: Option<&str>,
+) -> Result<CniResult, CniError> {
     let gateway_wanted = i.config.flag("isGateway") || i.config.flag("isDefaultGateway");
     let mut result = delegate(i, ip)?.unwrap_or_default();
     if i.config.ipam.get("type").is_some() && result.ips.is_empty() {
@@ -142,7 +151,8 @@ fn configure(i: &Invocation, host: &Netlink, inside: &Netlink, name: &str, ip: O
         inside.add_address(peer.index, address, prefix).map_err(netlink("failed to add container address"))?;
         if let (true, Some(gateway)) = (gateway_wanted, config.gateway) {
             host.add_address(bridge.index, gateway, prefix).map_err(netlink("failed to set bridge address"))?;
-            let (family, any) = if gateway.is_ipv4() { ("ipv4/ip_forward", "0.0.0.0/0") } else { ("ipv6/conf/all/forwarding", "::/0") };
+            let (family, any) =
+                if gateway.is_ipv4() { ("ipv4/ip_forward", "0.0.0.0/0") } else { ("ipv6/conf/all/forwarding", "::/0") };
             enable_forwarding(family)?;
             if i.config.flag("isDefaultGateway") {
                 defaults.push(Route { dst: any.to_owned(), gw: Some(gateway) });
@@ -152,7 +162,8 @@ fn configure(i: &Invocation, host: &Netlink, inside: &Netlink, name: &str, ip: O
     result.routes.extend(defaults);
     for route in &result.routes {
         let destination = parse_cidr(&route.dst)?;
-        let same_family = |c: &&crate::types::IpConfig| c.gateway.is_some_and(|g| g.is_ipv4() == destination.0.is_ipv4());
+        let same_family =
+            |c: &&crate::types::IpConfig| c.gateway.is_some_and(|g| g.is_ipv4() == destination.0.is_ipv4());
         let gateway = route.gw.or_else(|| result.ips.iter().find(same_family).and_then(|c| c.gateway));
         let spec = RouteSpec { destination, gateway, link: peer.index };
         inside.add_route(&spec).map_err(netlink("failed to add route"))?;

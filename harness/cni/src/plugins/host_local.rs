@@ -164,7 +164,8 @@ pub(super) fn run(i: &Invocation) -> Result<Option<CniResult>, CniError> {
         Command::Check => {
             let store = Store::open(i, &ipam)?;
             let mine = owner(&i.container_id, &i.ifname);
-            let prev = i.config.prev_result.as_ref().ok_or_else(|| CniError::new(CniError::CONFIG, "missing prevResult"))?;
+            let prev =
+                i.config.prev_result.as_ref().ok_or_else(|| CniError::new(CniError::CONFIG, "missing prevResult"))?;
             for ip in &prev.ips {
                 let (ip, _) = ip.parse()?;
                 if store.owner(ip).as_deref() != Some(&mine) {
@@ -244,7 +245,13 @@ fn add(i: &Invocation, ipam: &Ipam) -> Result<CniResult, CniError> {
     Ok(CniResult { ips, routes: ipam.routes.clone(), ..CniResult::default() })
 }
 
-fn allocate(store: &Store, index: usize, set: &[Range], asked: Option<IpAddr>, mine: &str) -> Result<IpConfig, CniError> {
+fn allocate(
+    store: &Store,
+    index: usize,
+    set: &[Range],
+    asked: Option<IpAddr>,
+    mine: &str,
+) -> Result<IpConfig, CniError> {
     let done = |r: &Range, ip: IpAddr| IpConfig {
         address: format!("{ip}/{}", r.prefix),
         gateway: Some(r.ip(r.gateway)),

@@ -19,7 +19,12 @@ pub(super) fn run(i: &Invocation) -> Result<Option<CniResult>, CniError> {
             let addresses = socket.addresses(lo.index).map_err(netlink("failed to list addresses of lo"))?;
             let sandbox = netns.display().to_string();
             let interface = Interface { name: "lo".into(), mac: "00:00:00:00:00:00".into(), mtu: None, sandbox };
-            let ip = |(ip, len)| IpConfig { address: format!("{ip}/{len}"), gateway: None, interface: Some(0), version: None };
+            let ip = |(ip, len)| IpConfig {
+                address: format!("{ip}/{len}"),
+                gateway: None,
+                interface: Some(0),
+                version: None,
+            };
             let ips = addresses.into_iter().map(ip).collect();
             Ok(Some(CniResult { interfaces: vec![interface], ips, ..CniResult::default() }))
         }

@@ -81,7 +81,8 @@ fn ensure_table() -> Result<(), CniError> {
     let mut b = Batch::new();
     b.set(TABLE, "ports", 8, SetData::Value(8)).set(TABLE, "hostip_ports", 12, SetData::Value(8));
     let r = expr::REG;
-    let local = [Expr::DestinationType { dreg: r }, Expr::Cmp { sreg: r, equal: true, value: 2_u32.to_ne_bytes().to_vec() }];
+    let local =
+        [Expr::DestinationType { dreg: r }, Expr::Cmp { sreg: r, equal: true, value: 2_u32.to_ne_bytes().to_vec() }];
     for (chain, hook) in [("prerouting", Hook::Prerouting), ("output", Hook::Output)] {
         b.base_chain(TABLE, chain, ChainType::Nat, hook, -100);
         let mut by_ip = vec![expr::daddr(r), Expr::Meta { key: expr::meta::L4PROTO, dreg: r + 1 }, expr::dport(r + 2)];
@@ -108,7 +109,10 @@ fn ensure_table() -> Result<(), CniError> {
 fn elements(batch: &mut Batch, mappings: &[Mapping], ip: Ipv4Addr, delete: bool) -> Result<(), CniError> {
     for m in mappings {
         let port = |n: i64, what: &str| {
-            u16::try_from(n).ok().filter(|p| *p > 0).ok_or_else(|| CniError::other(format!("Invalid {what} port number: {n}")))
+            u16::try_from(n)
+                .ok()
+                .filter(|p| *p > 0)
+                .ok_or_else(|| CniError::other(format!("Invalid {what} port number: {n}")))
         };
         let (host, container) = (port(m.host_port, "host")?, port(m.container_port, "container")?);
         let protocol = match m.protocol.to_ascii_lowercase().as_str() {

@@ -57,7 +57,11 @@ pub(super) struct Tally {
 impl Tally {
     /// All that have succeeded: completions of an Indexed Job count once.
     pub(super) fn all_succeeded(&self, indexed: bool) -> i32 {
-        let n = if indexed { self.indexes.len() } else { usize::try_from(self.succeeded).unwrap_or(0) + self.new_succeeded.len() };
+        let n = if indexed {
+            self.indexes.len()
+        } else {
+            usize::try_from(self.succeeded).unwrap_or(0) + self.new_succeeded.len()
+        };
         i32::try_from(n).unwrap_or(i32::MAX)
     }
 
@@ -77,7 +81,8 @@ impl Tally {
 
 /// Sorts a Job's Pods; those noted as uncounted whose finalizer has gone are counted.
 pub(super) fn tally(status: &JobStatus, pods: &[Pod], indexed: bool) -> Tally {
-    let mut t = Tally { succeeded: status.succeeded.unwrap_or(0), failed: status.failed.unwrap_or(0), ..Tally::default() };
+    let mut t =
+        Tally { succeeded: status.succeeded.unwrap_or(0), failed: status.failed.unwrap_or(0), ..Tally::default() };
     if indexed {
         t.indexes = parse_indexes(status.completed_indexes.as_deref().unwrap_or_default());
     }
@@ -96,7 +101,8 @@ pub(super) fn tally(status: &JobStatus, pods: &[Pod], indexed: bool) -> Tally {
     }
     for pod in pods {
         let ended = pod.status.iter().flat_map(|s| s.container_statuses.iter().flatten());
-        let ended = ended.filter_map(|c| c.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref().map(|t| t.0)).max();
+        let ended =
+            ended.filter_map(|c| c.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref().map(|t| t.0)).max();
         if phase(pod) == "Succeeded" {
             t.indexes.extend(index(pod).filter(|_| indexed));
             if tracked(pod) && !t.new_failed.contains(&uid(pod)) {
@@ -106,12 +112,17 @@ pub(super) fn tally(status: &JobStatus, pods: &[Pod], indexed: bool) -> Tally {
             if phase(pod) != "Failed" {
                 t.terminating += 1;
             }
-            t.last_failure = t.last_failure.max(ended.or_else(|| pod.metadata.deletion_timestamp.as_ref().map(|d| d.0)));
+            t.last_failure =
+                t.last_failure.max(ended.or_else(|| pod.metadata.deletion_timestamp.as_ref().map(|d| d.0)));
             if tracked(pod) {
                 t.new_failed.insert(uid(pod));
             }
         } else {
-            let ready = pod.status.iter().flat_map(|s| s.conditions.iter().flatten()).any(|c| c.type_ == "Ready" && c.status == "True");
+            let ready = pod
+                .status
+                .iter()
+                .flat_map(|s| s.conditions.iter().flatten())
+                .any(|c| c.type_ == "Ready" && c.status == "True");
             t.ready += i32::from(ready);
             t.active.push(pod.clone());
         }
@@ -134,10 +145,16 @@ pub(super) fn verdict(spec: &JobSpec, t: &Tally, restarts: i32, age: Option<i64>
     let on_failure = spec.template.spec.as_ref().and_then(|s| s.restart_policy.as_deref()) == Some("OnFailure");
     let restarted = on_failure && if limit == 0 { restarts > 0 } else { restarts >= limit };
     if t.all_failed() > limit || restarted {
-        return Verdict::Failed { reason: "BackoffLimitExceeded", message: "Job has reached the specified backoff limit" };
+        return Verdict::Failed {
+            reason: "BackoffLimitExceeded",
+            message: "Job has reached the specified backoff limit",
+        };
     }
     if spec.active_deadline_seconds.zip(age).is_some_and(|(most, age)| age >= most) {
-        return Verdict::Failed { reason: "DeadlineExceeded", message: "Job was active longer than specified deadline" };
+        return Verdict::Failed {
+            reason: "DeadlineExceeded",
+            message: "Job was active longer than specified deadline",
+        };
     }
     let succeeded = t.all_succeeded(indexed);
     let done = match spec.completions {
@@ -214,7 +231,8 @@ mod tests {
 
     fn pod(uid: &str, phase: &str, tracked: bool) -> Pod {
         let finalizers = if tracked { json!([TRACKING]) } else { json!([]) };
-        serde_json::from_value(json!({"metadata": {"uid": uid, "finalizers": finalizers}, "status": {"phase": phase}})).unwrap()
+        serde_json::from_value(json!({"metadata": {"uid": uid, "finalizers": finalizers}, "status": {"phase": phase}}))
+            .unwrap()
     }
 
     fn spec(tree: Value) -> JobSpec {
@@ -232,7 +250,11 @@ mod tests {
         let freed = [pod("a", "Succeeded", false), pod("b", "Failed", true)];
         let second = tally(&noted, &freed, false);
         assert_eq!((second.succeeded, second.failed, second.all_succeeded(false), second.all_failed()), (1, 0, 1, 1));
-        let counted = JobStatus { succeeded: Some(1), uncounted_terminated_pods: Some(second.uncounted()), ..JobStatus::default() };
+        let counted = JobStatus {
+            succeeded: Some(1),
+            uncounted_terminated_pods: Some(second.uncounted()),
+            ..JobStatus::default()
+        };
         let third = tally(&counted, &[], false);
         assert_eq!((third.succeeded, third.failed), (1, 1));
         assert!(third.is_settled());

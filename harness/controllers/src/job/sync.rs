@@ -15,7 +15,9 @@ use podlab_client::{
 };
 use podlab_clock::Clock;
 
-use super::count::{INDEX, TRACKING, Tally, Verdict, finished, open_indexes, pause, print_indexes, tally, tracked, verdict, wanted};
+use super::count::{
+    INDEX, TRACKING, Tally, Verdict, finished, open_indexes, pause, print_indexes, tally, tracked, verdict, wanted,
+};
 use crate::{
     replicaset::{controlled_by, owner},
     work::{Again, Key, Reconcile, key_of},
@@ -41,7 +43,13 @@ impl Reconcile for Jobs {
         let (all, _) = self.client.namespaced::<Pod>(&key.0).list(&ListOptions::default()).await?;
         let job = self.client.namespaced::<Job>(&key.0).get_opt(&key.1).await?;
         let uid = job.as_ref().and_then(|j| j.metadata.uid.clone());
-        let of_name = |p: &Pod| p.metadata.owner_references.iter().flatten().any(|o| o.kind == "Job" && o.name == key.1 && o.controller == Some(true));
+        let of_name = |p: &Pod| {
+            p.metadata
+                .owner_references
+                .iter()
+                .flatten()
+                .any(|o| o.kind == "Job" && o.name == key.1 && o.controller == Some(true))
+        };
         for orphan in all.iter().filter(|p| tracked(p) && of_name(p) && !controlled_by(&p.metadata, uid.as_ref())) {
             self.let_go(orphan).await?;
         }
@@ -90,8 +98,13 @@ impl Jobs {
         let mut t = tally(&status, pods, indexed);
         self.suspension(&job, &mut status, suspended, &now);
         let age = status.start_time.as_ref().map(|s| now.0.duration_since(s.0).as_secs());
-        let restarts = pods.iter().flat_map(|p| p.status.iter().flat_map(|s| s.container_statuses.iter().flatten())).map(|c| c.restart_count).sum();
-        let decided = status.conditions.iter().flatten().find(|c| c.type_ == "FailureTarget" && c.status == "True").cloned();
+        let restarts = pods
+            .iter()
+            .flat_map(|p| p.status.iter().flat_map(|s| s.container_statuses.iter().flatten()))
+            .map(|c| c.restart_count)
+            .sum();
+        let decided =
+            status.conditions.iter().flatten().find(|c| c.type_ == "FailureTarget" && c.status == "True").cloned();
         let verdict = verdict(&spec, &t, restarts, age);
         let mut again = Again::OnChange;
         let (mut made, mut failure) = (0, None);
@@ -101,7 +114,9 @@ impl Jobs {
                 let active = i32::try_from(t.active.len()).unwrap_or(i32::MAX);
                 if active > target {
                     self.shrink(&job, &mut t, target).await?;
-                } else if active < target && (t.terminating == 0 || spec.pod_replacement_policy.as_deref() != Some("Failed")) {
+                } else if active < target
+                    && (t.terminating == 0 || spec.pod_replacement_policy.as_deref() != Some("Failed"))
+                {
                     match pause(&t, now.0) {
                         Some(rest) => again = Again::After(rest),
                         None => (made, failure) = self.grow(&job, &spec, &t, (target - active).min(BURST)).await,
@@ -170,7 +185,9 @@ impl Jobs {
 
     /// Turns the interim condition into the final one.
     fn conclude(&self, job: &Job, status: &mut JobStatus, now: &Time) {
-        let of = |status: &JobStatus, t: &str| status.conditions.iter().flatten().find(|c| c.type_ == t && c.status == "True").cloned();
+        let of = |status: &JobStatus, t: &str| {
+            status.conditions.iter().flatten().find(|c| c.type_ == t && c.status == "True").cloned()
+        };
         if let Some(c) = of(status, "FailureTarget") {
             let (reason, message) = (c.reason.unwrap_or_default(), c.message.unwrap_or_default());
             if condition(status, "Failed", &reason, &message, now) {
@@ -195,7 +212,12 @@ impl Jobs {
                 return (n, None);
             }
             if let Err(e) = self.create(job, spec, index.filter(|_| indexed)).await {
-                self.events.event(reference(job), EventType::Warning, "FailedCreate", format!("Error creating: {}", e.message));
+                self.events.event(
+                    reference(job),
+                    EventType::Warning,
+                    "FailedCreate",
+                    format!("Error creating: {}", e.message),
+                );
                 return (n, Some(e));
             }
         }
@@ -237,10 +259,20 @@ impl Jobs {
             let (namespace, name) = key_of(&pod);
             match self.client.namespaced::<Pod>(&namespace).delete(&name, &DeleteOptions::default()).await {
                 Err(e) if !e.is_not_found() => {
-                    self.events.event(reference(job), EventType::Warning, "FailedDelete", format!("Error deleting: {}", e.message));
+                    self.events.event(
+                        reference(job),
+                        EventType::Warning,
+                        "FailedDelete",
+                        format!("Error deleting: {}", e.message),
+                    );
                     return Err(e);
                 }
-                _ => self.events.event(reference(job), EventType::Normal, "SuccessfulDelete", format!("Deleted pod: {name}")),
+                _ => self.events.event(
+                    reference(job),
+                    EventType::Normal,
+                    "SuccessfulDelete",
+                    format!("Deleted pod: {name}"),
+                ),
             }
             t.terminating += 1;
         }
@@ -271,16 +303,24 @@ impl Jobs {
 
     /// Deletes a Job whose time after its end has passed. Source: k/k pkg/controller/ttlafterfinished.
     async fn expire(&self, job: &Job) -> Result<Again, ApiError> {
-        let Some(ttl) = job.spec.as_ref().and_then(|s| s.ttl_seconds_after_finished) else { return Ok(Again::OnChange) };
+        let Some(ttl) = job.spec.as_ref().and_then(|s| s.ttl_seconds_after_finished) else {
+            return Ok(Again::OnChange);
+        };
         let ended = job.status.iter().flat_map(|s| s.conditions.iter().flatten());
-        let ended = ended.filter(|c| matches!(c.type_.as_str(), "Complete" | "Failed")).find_map(|c| c.last_transition_time.clone());
+        let ended = ended
+            .filter(|c| matches!(c.type_.as_str(), "Complete" | "Failed"))
+            .find_map(|c| c.last_transition_time.clone());
         let age = ended.map_or(0, |e| self.clock.wall().duration_since(e.0).as_secs());
         let left = i64::from(ttl) - age;
         if left > 0 {
             return Ok(Again::After(Duration::from_secs(u64::try_from(left).unwrap_or(0))));
         }
         let (namespace, name) = key_of(job);
-        let options = DeleteOptions { uid: job.metadata.uid.clone(), propagation: Some("Foreground"), ..DeleteOptions::default() };
+        let options = DeleteOptions {
+            uid: job.metadata.uid.clone(),
+            propagation: Some("Foreground"),
+            ..DeleteOptions::default()
+        };
         match self.client.namespaced::<Job>(&namespace).delete(&name, &options).await {
             Err(e) if !e.is_not_found() && !e.is_conflict() => Err(e),
             _ => Ok(Again::OnChange),

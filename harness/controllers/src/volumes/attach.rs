@@ -110,17 +110,30 @@ impl Attach {
         }
     }
 
-    async fn attach(&self, node: &str, volume: &PersistentVolume, source: &CSIPersistentVolumeSource, pods: &[Arc<Pod>]) -> Result<bool, ApiError> {
+    async fn attach(
+        &self,
+        node: &str,
+        volume: &PersistentVolume,
+        source: &CSIPersistentVolumeSource,
+        pods: &[Arc<Pod>],
+    ) -> Result<bool, ApiError> {
         let name = volume.metadata.name.clone().unwrap_or_default();
         let id = attachment_name(&source.volume_handle, &source.driver, node);
         let all = self.client.all::<VolumeAttachment>();
         let Some(found) = all.get_opt(&id).await? else {
-            let elsewhere = self.seen.attachments.list().into_iter().any(|a| {
-                a.spec.source.persistent_volume_name.as_deref() == Some(&name) && a.spec.node_name != node
-            });
+            let elsewhere =
+                self.seen.attachments.list().into_iter().any(|a| {
+                    a.spec.source.persistent_volume_name.as_deref() == Some(&name) && a.spec.node_name != node
+                });
             if elsewhere && one_node_only(volume) {
                 for pod in pods {
-                    self.tell(pod, &name, EventType::Warning, "FailedAttachVolume", self.multi_attach(&name, pod, node));
+                    self.tell(
+                        pod,
+                        &name,
+                        EventType::Warning,
+                        "FailedAttachVolume",
+                        self.multi_attach(&name, pod, node),
+                    );
                 }
                 return Ok(false);
             }
@@ -138,13 +151,20 @@ impl Attach {
                 _ => Ok(false),
             };
         };
-        let (attached, error) = found.status.map_or((false, None), |s| (s.attached, s.attach_error.and_then(|e| e.message)));
+        let (attached, error) =
+            found.status.map_or((false, None), |s| (s.attached, s.attach_error.and_then(|e| e.message)));
         if attached {
             return Ok(true);
         }
         if let Some(why) = error {
             for pod in pods {
-                self.tell(pod, &name, EventType::Warning, "FailedAttachVolume", format!("AttachVolume.Attach failed for volume \"{name}\" : {why}"));
+                self.tell(
+                    pod,
+                    &name,
+                    EventType::Warning,
+                    "FailedAttachVolume",
+                    format!("AttachVolume.Attach failed for volume \"{name}\" : {why}"),
+                );
             }
         }
         Ok(false)
@@ -154,17 +174,21 @@ impl Attach {
         let others = self.seen.pods.list().into_iter().filter(|p| {
             p.metadata.uid != pod.metadata.uid
                 && p.spec.as_ref().and_then(|s| s.node_name.as_deref()).is_some_and(|n| n != node && !n.is_empty())
-                && super::protect::ClaimProtection::concerned(p).iter().any(|(ns, c)| {
-                    self.seen.claims.get(ns, c).is_some_and(|c| volume_name(&c) == volume)
-                })
+                && super::protect::ClaimProtection::concerned(p)
+                    .iter()
+                    .any(|(ns, c)| self.seen.claims.get(ns, c).is_some_and(|c| volume_name(&c) == volume))
         });
         let (same, foreign): (Vec<_>, Vec<_>) = others.partition(|p| p.metadata.namespace == pod.metadata.namespace);
         let names: Vec<String> = same.iter().filter_map(|p| p.metadata.name.clone()).collect();
         let what = match (names.is_empty(), foreign.len()) {
-            (true, 0) => "Volume is already exclusively attached to one node and can't be attached to another".to_owned(),
+            (true, 0) => {
+                "Volume is already exclusively attached to one node and can't be attached to another".to_owned()
+            }
             (true, n) => format!("Volume is already used by {n} pod(s) in different namespaces"),
             (false, 0) => format!("Volume is already used by pod(s) {}", names.join(", ")),
-            (false, n) => format!("Volume is already used by pod(s) {} and {n} pod(s) in different namespaces", names.join(", ")),
+            (false, n) => {
+                format!("Volume is already used by pod(s) {} and {n} pod(s) in different namespaces", names.join(", "))
+            }
         };
         format!("Multi-Attach error for volume \"{volume}\" {what}")
     }
@@ -174,7 +198,11 @@ impl Attach {
         let now = self.clock.now();
         let since = *self.unwanted.lock().unwrap_or_else(PoisonError::into_inner).entry(key.to_owned()).or_insert(now);
         let Some(node) = node else { return true };
-        let ready = node.status.iter().flat_map(|s| s.conditions.iter().flatten()).any(|c| c.type_ == "Ready" && c.status == "True");
+        let ready = node
+            .status
+            .iter()
+            .flat_map(|s| s.conditions.iter().flatten())
+            .any(|c| c.type_ == "Ready" && c.status == "True");
         let taints = node.spec.iter().flat_map(|s| s.taints.iter().flatten());
         let out_of_service = taints.into_iter().any(|t| t.key == "node.kubernetes.io/out-of-service");
         !in_use || (!ready && (out_of_service || now.since(since) >= FORCE))
@@ -197,7 +225,11 @@ impl Reconcile for Attach {
         for (volume_name, pods) in &wanted {
             let Some(volume) = self.seen.volumes.get("", volume_name) else { continue };
             let Some(source) = csi(&volume).filter(|_| node.is_some()) else { continue };
-            self.unwanted.lock().unwrap_or_else(PoisonError::into_inner).remove(&attachment_name(&source.volume_handle, &source.driver, name));
+            self.unwanted.lock().unwrap_or_else(PoisonError::into_inner).remove(&attachment_name(
+                &source.volume_handle,
+                &source.driver,
+                name,
+            ));
             if self.attach(name, &volume, source, pods).await? {
                 attached.insert(unique_name(source));
                 done.push((volume_name, pods));
@@ -205,10 +237,18 @@ impl Reconcile for Attach {
                 again = Again::After(RECHECK);
             }
         }
-        let in_use: BTreeSet<String> = node.iter().flat_map(|n| n.status.iter().flat_map(|s| s.volumes_in_use.iter().flatten())).cloned().collect();
+        let in_use: BTreeSet<String> = node
+            .iter()
+            .flat_map(|n| n.status.iter().flat_map(|s| s.volumes_in_use.iter().flatten()))
+            .cloned()
+            .collect();
         let mut detach = Vec::new();
         for attachment in self.seen.attachments.list().into_iter().filter(|a| a.spec.node_name == *name) {
-            let Some(of) = attachment.spec.source.persistent_volume_name.as_deref().filter(|v| !wanted.contains_key(*v)) else { continue };
+            let Some(of) =
+                attachment.spec.source.persistent_volume_name.as_deref().filter(|v| !wanted.contains_key(*v))
+            else {
+                continue;
+            };
             let id = attachment.metadata.name.clone().unwrap_or_default();
             let unique = self.seen.volumes.get("", of).and_then(|v| csi(&v).map(unique_name));
             if self.may_detach(&id, unique.as_ref().is_some_and(|u| in_use.contains(u)), node.as_ref()) {
@@ -224,7 +264,13 @@ impl Reconcile for Attach {
         }
         for (volume, pods) in done {
             for pod in pods {
-                self.tell(pod, volume, EventType::Normal, "SuccessfulAttachVolume", format!("AttachVolume.Attach succeeded for volume \"{volume}\" "));
+                self.tell(
+                    pod,
+                    volume,
+                    EventType::Normal,
+                    "SuccessfulAttachVolume",
+                    format!("AttachVolume.Attach succeeded for volume \"{volume}\" "),
+                );
             }
         }
         for id in detach {
@@ -240,7 +286,8 @@ impl Reconcile for Attach {
 
 impl Attach {
     async fn show(&self, node: &Node, attached: &BTreeSet<String>) -> Result<(), ApiError> {
-        let shown: BTreeSet<String> = node.status.iter().flat_map(|s| s.volumes_attached.iter().flatten()).map(|v| v.name.clone()).collect();
+        let shown: BTreeSet<String> =
+            node.status.iter().flat_map(|s| s.volumes_attached.iter().flatten()).map(|v| v.name.clone()).collect();
         if shown == *attached {
             return Ok(());
         }

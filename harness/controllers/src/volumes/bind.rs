@@ -19,14 +19,22 @@ fn annotate(meta: &mut ObjectMeta, key: &str) -> bool {
 }
 
 /// Binds; returns the claim as it is then.
-pub(crate) async fn bind(client: &Client, volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Result<PersistentVolumeClaim, ApiError> {
+pub(crate) async fn bind(
+    client: &Client,
+    volume: &PersistentVolume,
+    claim: &PersistentVolumeClaim,
+) -> Result<PersistentVolumeClaim, ApiError> {
     let volume = reserve(client, volume, claim).await?;
     let volume = set_volume_phase(client, &volume, "Bound", None).await?;
     let claim = name_volume(client, &volume, claim).await?;
     show(client, &volume, &claim).await
 }
 
-async fn reserve(client: &Client, volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Result<PersistentVolume, ApiError> {
+async fn reserve(
+    client: &Client,
+    volume: &PersistentVolume,
+    claim: &PersistentVolumeClaim,
+) -> Result<PersistentVolume, ApiError> {
     let mut new = volume.clone();
     let ours = !is_for(volume, claim);
     let spec = new.spec.get_or_insert_default();
@@ -50,7 +58,12 @@ async fn reserve(client: &Client, volume: &PersistentVolume, claim: &PersistentV
 }
 
 /// Sets a volume's phase; with a message its reason of failure.
-pub(crate) async fn set_volume_phase(client: &Client, volume: &PersistentVolume, phase: &str, message: Option<&str>) -> Result<PersistentVolume, ApiError> {
+pub(crate) async fn set_volume_phase(
+    client: &Client,
+    volume: &PersistentVolume,
+    phase: &str,
+    message: Option<&str>,
+) -> Result<PersistentVolume, ApiError> {
     if phase_of_volume(volume) == phase {
         return Ok(volume.clone());
     }
@@ -59,7 +72,11 @@ pub(crate) async fn set_volume_phase(client: &Client, volume: &PersistentVolume,
     client.all::<PersistentVolume>().patch_status(name, &PatchKind::Merge, &body).await
 }
 
-async fn name_volume(client: &Client, volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Result<PersistentVolumeClaim, ApiError> {
+async fn name_volume(
+    client: &Client,
+    volume: &PersistentVolume,
+    claim: &PersistentVolumeClaim,
+) -> Result<PersistentVolumeClaim, ApiError> {
     let mut new = claim.clone();
     let name = volume.metadata.name.clone().unwrap_or_default();
     let mut dirty = false;
@@ -71,10 +88,17 @@ async fn name_volume(client: &Client, volume: &PersistentVolume, claim: &Persist
     if !dirty {
         return Ok(new);
     }
-    client.namespaced::<PersistentVolumeClaim>(claim.metadata.namespace.as_deref().unwrap_or_default()).update(&new).await
+    client
+        .namespaced::<PersistentVolumeClaim>(claim.metadata.namespace.as_deref().unwrap_or_default())
+        .update(&new)
+        .await
 }
 
-async fn show(client: &Client, volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Result<PersistentVolumeClaim, ApiError> {
+async fn show(
+    client: &Client,
+    volume: &PersistentVolume,
+    claim: &PersistentVolumeClaim,
+) -> Result<PersistentVolumeClaim, ApiError> {
     let spec = volume.spec.clone().unwrap_or_default();
     let status = claim.status.clone().unwrap_or_default();
     // A claim that is bound already keeps its size: growing it is the resizer's.
@@ -88,11 +112,19 @@ async fn show(client: &Client, volume: &PersistentVolume, claim: &PersistentVolu
 }
 
 /// Sets a claim's phase when it is another.
-pub(crate) async fn set_claim_phase(client: &Client, claim: &PersistentVolumeClaim, phase: &str) -> Result<bool, ApiError> {
+pub(crate) async fn set_claim_phase(
+    client: &Client,
+    claim: &PersistentVolumeClaim,
+    phase: &str,
+) -> Result<bool, ApiError> {
     if phase_of_claim(claim) == phase {
         return Ok(false);
     }
     let (namespace, name) = crate::work::key_of(claim);
     let body = json!({"status": {"phase": phase, "accessModes": null, "capacity": null}});
-    client.namespaced::<PersistentVolumeClaim>(&namespace).patch_status(&name, &PatchKind::Merge, &body).await.map(|_| true)
+    client
+        .namespaced::<PersistentVolumeClaim>(&namespace)
+        .patch_status(&name, &PatchKind::Merge, &body)
+        .await
+        .map(|_| true)
 }

@@ -64,7 +64,10 @@ impl Claims {
             bind(&self.client, volume, &claim).await?;
             return Ok(Again::OnChange);
         }
-        if claim.spec.as_ref().is_some_and(|s| s.storage_class_name.is_none()) && class_of_claim(&claim).is_empty() && self.assign_class(&claim).await? {
+        if claim.spec.as_ref().is_some_and(|s| s.storage_class_name.is_none())
+            && class_of_claim(&claim).is_empty()
+            && self.assign_class(&claim).await?
+        {
             return Ok(Again::OnChange);
         }
         if delay {
@@ -90,7 +93,9 @@ impl Claims {
     /// Gives a claim that was made before there was a default class that class; the newest of several.
     async fn assign_class(&self, claim: &PersistentVolumeClaim) -> Result<bool, ApiError> {
         let (classes, _) = self.client.all::<StorageClass>().list(&ListOptions::default()).await?;
-        let defaults = classes.iter().filter(|c| annotation(&c.metadata, "storageclass.kubernetes.io/is-default-class") == Some("true"));
+        let defaults = classes
+            .iter()
+            .filter(|c| annotation(&c.metadata, "storageclass.kubernetes.io/is-default-class") == Some("true"));
         let newest = defaults.max_by(|a, b| {
             let at = |c: &StorageClass| c.metadata.creation_timestamp.as_ref().map(|t| t.0);
             at(a).cmp(&at(b)).then_with(|| b.metadata.name.cmp(&a.metadata.name))
@@ -105,7 +110,8 @@ impl Claims {
     /// Whom a claim waits for.
     fn first_consumer(&self, claim: &PersistentVolumeClaim) -> (&'static str, String) {
         let users = self.pods.list().into_iter().filter(|p| super::protect::uses(p, claim));
-        let waiting = users.filter(|p| p.spec.as_ref().is_some_and(|s| s.node_name.as_deref().unwrap_or_default().is_empty()));
+        let waiting =
+            users.filter(|p| p.spec.as_ref().is_some_and(|s| s.node_name.as_deref().unwrap_or_default().is_empty()));
         let names: Vec<String> = waiting.filter_map(|p| p.metadata.name.clone()).collect();
         match names.len() {
             0 => ("WaitForFirstConsumer", "waiting for first consumer to be created before binding".to_owned()),
@@ -153,7 +159,9 @@ impl Claims {
                 let note = if same_mode(&volume, claim) {
                     format!("Cannot bind to requested volume \"{name}\": {why}")
                 } else {
-                    format!("Cannot bind PersistentVolume \"{name}\" to requested PersistentVolumeClaim due to incompatible volumeMode.")
+                    format!(
+                        "Cannot bind PersistentVolume \"{name}\" to requested PersistentVolumeClaim due to incompatible volumeMode."
+                    )
                 };
                 self.say(claim, EventType::Warning, "VolumeMismatch", note);
                 set_claim_phase(&self.client, claim, "Pending").await?;

@@ -29,20 +29,30 @@ impl Reconcile for EphemeralVolumes {
     }
 
     async fn reconcile(&self, key: &Key) -> Result<Again, ApiError> {
-        let Some(pod) = self.client.namespaced::<Pod>(&key.0).get_opt(&key.1).await? else { return Ok(Again::OnChange) };
+        let Some(pod) = self.client.namespaced::<Pod>(&key.0).get_opt(&key.1).await? else {
+            return Ok(Again::OnChange);
+        };
         if pod.metadata.deletion_timestamp.is_some() {
             return Ok(Again::OnChange);
         }
         let claims = self.client.namespaced::<PersistentVolumeClaim>(&key.0);
         for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
-            let Some(template) = volume.ephemeral.as_ref().and_then(|e| e.volume_claim_template.as_ref()) else { continue };
+            let Some(template) = volume.ephemeral.as_ref().and_then(|e| e.volume_claim_template.as_ref()) else {
+                continue;
+            };
             let name = format!("{}-{}", key.1, volume.name);
             if let Some(found) = claims.get_opt(&name).await? {
                 if controlled_by(&found.metadata, pod.metadata.uid.as_ref()) {
                     continue;
                 }
-                let why = format!("PVC {}/{name} was not created for pod {}/{} (pod is not owner)", key.0, key.0, key.1);
-                self.events.event(reference(&pod), EventType::Warning, "FailedBinding", format!("ephemeral volume {}: {why}", volume.name));
+                let why =
+                    format!("PVC {}/{name} was not created for pod {}/{} (pod is not owner)", key.0, key.0, key.1);
+                self.events.event(
+                    reference(&pod),
+                    EventType::Warning,
+                    "FailedBinding",
+                    format!("ephemeral volume {}: {why}", volume.name),
+                );
                 return Err(ApiError::bad_request(why));
             }
             let meta = template.metadata.clone().unwrap_or_default();
@@ -59,7 +69,12 @@ impl Reconcile for EphemeralVolumes {
             };
             match claims.create(&claim).await {
                 Err(e) if !e.is_already_exists() => {
-                    self.events.event(reference(&pod), EventType::Warning, "FailedBinding", format!("ephemeral volume {}: {}", volume.name, e.message));
+                    self.events.event(
+                        reference(&pod),
+                        EventType::Warning,
+                        "FailedBinding",
+                        format!("ephemeral volume {}: {}", volume.name, e.message),
+                    );
                     return Err(e);
                 }
                 _ => {}

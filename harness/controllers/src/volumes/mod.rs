@@ -5,10 +5,10 @@ pub(crate) mod attach;
 pub(crate) mod bind;
 pub(crate) mod claims;
 pub(crate) mod ephemeral;
+pub(crate) mod persistent;
 pub(crate) mod protect;
 mod start;
 pub(crate) mod suit;
-pub(crate) mod persistent;
 
 pub(crate) use start::start;
 
@@ -19,6 +19,7 @@ pub(crate) const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controll
 /// The node the scheduler chose for a claim's volume.
 pub(crate) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 /// Who is to make the claim's volume; the older name is set as well.
-pub(crate) const PROVISIONER: [&str; 2] = ["volume.beta.kubernetes.io/storage-provisioner", "volume.kubernetes.io/storage-provisioner"];
+pub(crate) const PROVISIONER: [&str; 2] =
+    ["volume.beta.kubernetes.io/storage-provisioner", "volume.kubernetes.io/storage-provisioner"];
 /// Who made a volume.
 pub(crate) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";

@@ -33,7 +33,9 @@ impl Reconcile for Volumes {
     }
 
     async fn reconcile(&self, (_, name): &Key) -> Result<Again, ApiError> {
-        let Some(volume) = self.client.all::<PersistentVolume>().get_opt(name).await? else { return Ok(Again::OnChange) };
+        let Some(volume) = self.client.all::<PersistentVolume>().get_opt(name).await? else {
+            return Ok(Again::OnChange);
+        };
         let Some(to) = claim_ref(&volume) else {
             set_volume_phase(&self.client, &volume, "Available", None).await?;
             return Ok(Again::OnChange);
@@ -50,7 +52,9 @@ impl Reconcile for Volumes {
             None => self.release(&volume).await?,
             Some(claim) if volume_name(&claim).is_empty() => {
                 if !same_mode(&volume, &claim) {
-                    let note = format!("Cannot bind PersistentVolume to requested PersistentVolumeClaim \"{claim_name}\" due to incompatible volumeMode.");
+                    let note = format!(
+                        "Cannot bind PersistentVolume to requested PersistentVolumeClaim \"{claim_name}\" due to incompatible volumeMode."
+                    );
                     self.events.event(reference(&volume), EventType::Warning, "VolumeMismatch", note);
                 }
                 self.claims.add((namespace, claim_name));
@@ -71,15 +75,19 @@ impl Volumes {
             return Ok(());
         }
         let volume = set_volume_phase(&self.client, volume, "Released", None).await?;
-        let policy = volume.spec.as_ref().and_then(|s| s.persistent_volume_reclaim_policy.as_deref()).unwrap_or("Retain");
+        let policy =
+            volume.spec.as_ref().and_then(|s| s.persistent_volume_reclaim_policy.as_deref()).unwrap_or("Retain");
         let name = volume.metadata.name.clone().unwrap_or_default();
         let (reason, note) = match policy {
             "Retain" => return Ok(()),
             // Whoever made it removes it.
             "Delete" if annotation(&volume.metadata, PROVISIONED_BY).is_some() => return Ok(()),
-            "Delete" => {
-                ("VolumeFailedDelete", format!("error getting deleter volume plugin for volume \"{name}\": no deletable volume plugin matched"))
-            }
+            "Delete" => (
+                "VolumeFailedDelete",
+                format!(
+                    "error getting deleter volume plugin for volume \"{name}\": no deletable volume plugin matched"
+                ),
+            ),
             "Recycle" => ("VolumeFailedRecycle", "No recycler plugin found for the volume!".to_owned()),
             _ => ("VolumeUnknownReclaimPolicy", "Volume has unrecognized PersistentVolumeReclaimPolicy".to_owned()),
         };

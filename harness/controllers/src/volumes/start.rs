@@ -12,9 +12,9 @@ use super::{
     attach::{Attach, Seen},
     claims::Claims,
     ephemeral::EphemeralVolumes,
+    persistent::Volumes,
     protect::{ClaimProtection, VolumeProtection},
     suit::{claim_ref, class_of_claim, is_for, suits, volume_name},
-    persistent::Volumes,
 };
 use crate::{
     run::Starter,
@@ -51,7 +51,9 @@ pub(crate) fn start(s: &mut Starter) {
     s.tasks.spawn(feed(class_deltas, claim_queue.clone(), move |d| {
         let fresh = matches!(d, Delta::Applied { old: None, .. });
         let name = d.object().metadata.name.clone().unwrap_or_default();
-        let waiting = |c: &Arc<PersistentVolumeClaim>| volume_name(c).is_empty() && (class_of_claim(c) == name || class_of_claim(c).is_empty());
+        let waiting = |c: &Arc<PersistentVolumeClaim>| {
+            volume_name(c).is_empty() && (class_of_claim(c) == name || class_of_claim(c).is_empty())
+        };
         claims.list().into_iter().filter(|c| fresh && waiting(c)).map(|c| key_of(&*c)).collect()
     }));
     let ephemeral_of = ephemeral.clone();
@@ -113,7 +115,9 @@ fn attaching(s: &mut Starter) {
         known.list().into_iter().filter(|p| super::protect::uses(p, d.object())).filter_map(|p| node_of(&p)).collect()
     }));
     // A volume that leaves one node may be what another waits for: that one looks again by itself.
-    s.tasks.spawn(feed(attachment_deltas, queue.clone(), move |d| node(Some(&d.object().spec.node_name)).into_iter().collect()));
+    s.tasks.spawn(feed(attachment_deltas, queue.clone(), move |d| {
+        node(Some(&d.object().spec.node_name)).into_iter().collect()
+    }));
     s.tasks.spawn(feed(node_deltas, queue.clone(), move |d| {
         let held = |n: &Node| n.status.as_ref().map(|s| (s.volumes_in_use.clone(), s.volumes_attached.clone()));
         let news = match d {

@@ -43,7 +43,9 @@ pub(crate) fn claim_ref(volume: &PersistentVolume) -> Option<&ObjectReference> {
 pub(crate) fn is_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     claim_ref(volume).is_some_and(|r| {
         let unset = r.uid.as_deref().unwrap_or_default().is_empty();
-        r.name == claim.metadata.name && r.namespace == claim.metadata.namespace && (unset || r.uid == claim.metadata.uid)
+        r.name == claim.metadata.name
+            && r.namespace == claim.metadata.namespace
+            && (unset || r.uid == claim.metadata.uid)
     })
 }
 
@@ -101,13 +103,23 @@ pub(crate) fn suits(volume: &PersistentVolume, claim: &PersistentVolumeClaim) ->
     let selector = claim.spec.as_ref().and_then(|s| s.selector.as_ref());
     let selected = selector.is_none_or(|s| selects(s, &volume.metadata.labels.clone().unwrap_or_default()));
     let available = phase_of_volume(volume) == "Available";
-    available && selected && claim_ref(volume).is_none() && volume.metadata.deletion_timestamp.is_none() && mismatch(volume, claim).is_none()
+    available
+        && selected
+        && claim_ref(volume).is_none()
+        && volume.metadata.deletion_timestamp.is_none()
+        && mismatch(volume, claim).is_none()
 }
 
 /// The volume to bind a claim to: one that is reserved for it, else (unless binding waits for a Pod) the smallest that
 /// suits; of equals the first by name.
-pub(crate) fn best<'a>(volumes: &'a [PersistentVolume], claim: &PersistentVolumeClaim, delay: bool) -> Option<&'a PersistentVolume> {
-    let usable = |v: &&PersistentVolume| same_mode(v, claim) && v.metadata.deletion_timestamp.is_none() && capacity(v) >= requested(claim);
+pub(crate) fn best<'a>(
+    volumes: &'a [PersistentVolume],
+    claim: &PersistentVolumeClaim,
+    delay: bool,
+) -> Option<&'a PersistentVolume> {
+    let usable = |v: &&PersistentVolume| {
+        same_mode(v, claim) && v.metadata.deletion_timestamp.is_none() && capacity(v) >= requested(claim)
+    };
     let reserved = volumes.iter().filter(|v| is_for(v, claim)).filter(usable).min_by_key(|v| capacity(v));
     if reserved.is_some() || delay {
         return reserved;
@@ -141,7 +153,12 @@ mod tests {
 
     #[test]
     fn the_smallest_volume_that_suits_is_taken() {
-        let all = [volume("big", "5Gi", json!({})), volume("small", "1Gi", json!({})), volume("b", "2Gi", json!({})), volume("a", "2Gi", json!({}))];
+        let all = [
+            volume("big", "5Gi", json!({})),
+            volume("small", "1Gi", json!({})),
+            volume("b", "2Gi", json!({})),
+            volume("a", "2Gi", json!({})),
+        ];
         let name = |c: &PersistentVolumeClaim, delay| best(&all, c, delay).and_then(|v| v.metadata.name.clone());
         assert_eq!(name(&claim(json!({})), false).as_deref(), Some("a"));
         assert_eq!(name(&claim(json!({})), true), None);
@@ -153,7 +170,8 @@ mod tests {
 
     #[test]
     fn a_volume_reserved_for_a_claim_wins_even_while_binding_waits() {
-        let reserved = |uid: Value| volume("r", "9Gi", json!({"claimRef": {"namespace": "ns", "name": "c", "uid": uid}}));
+        let reserved =
+            |uid: Value| volume("r", "9Gi", json!({"claimRef": {"namespace": "ns", "name": "c", "uid": uid}}));
         for (uid, found) in [(json!(null), true), (json!("u"), true), (json!("other"), false)] {
             let all = [reserved(uid), volume("a", "2Gi", json!({}))];
             let name = best(&all, &claim(json!({})), true).and_then(|v| v.metadata.name.clone());
@@ -165,8 +183,16 @@ mod tests {
     fn a_mismatch_is_named_in_upstreams_words() {
         for (v, c, expected) in [
             (volume("v", "1Gi", json!({})), claim(json!({})), Some("requested PV is too small")),
-            (volume("v", "2Gi", json!({})), claim(json!({"storageClassName": ""})), Some("storageClassName does not match")),
-            (volume("v", "2Gi", json!({})), claim(json!({"accessModes": ["ReadOnlyMany"]})), Some("incompatible accessMode")),
+            (
+                volume("v", "2Gi", json!({})),
+                claim(json!({"storageClassName": ""})),
+                Some("storageClassName does not match"),
+            ),
+            (
+                volume("v", "2Gi", json!({})),
+                claim(json!({"accessModes": ["ReadOnlyMany"]})),
+                Some("incompatible accessMode"),
+            ),
             (volume("v", "2Gi", json!({"volumeMode": "Block"})), claim(json!({})), Some("incompatible volumeMode")),
             (volume("v", "2Gi", json!({})), claim(json!({})), None),
         ] {

@@ -10,10 +10,11 @@ use super::{
 };
 use crate::v1::{
     CapacityRange, ControllerExpandVolumeRequest, ControllerExpandVolumeResponse, ControllerGetCapabilitiesRequest,
-    ControllerGetCapabilitiesResponse, ControllerPublishVolumeRequest, ControllerPublishVolumeResponse, ControllerServiceCapability,
-    ControllerUnpublishVolumeRequest, ControllerUnpublishVolumeResponse, CreateVolumeRequest, CreateVolumeResponse,
-    DeleteVolumeRequest, DeleteVolumeResponse, GetCapacityRequest, GetCapacityResponse, ListVolumesRequest, ListVolumesResponse,
-    TopologyRequirement, ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse, Volume,
+    ControllerGetCapabilitiesResponse, ControllerPublishVolumeRequest, ControllerPublishVolumeResponse,
+    ControllerServiceCapability, ControllerUnpublishVolumeRequest, ControllerUnpublishVolumeResponse,
+    CreateVolumeRequest, CreateVolumeResponse, DeleteVolumeRequest, DeleteVolumeResponse, GetCapacityRequest,
+    GetCapacityResponse, ListVolumesRequest, ListVolumesResponse, TopologyRequirement,
+    ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse, Volume,
     controller_server::Controller,
     controller_service_capability::{Rpc, Type, rpc},
     list_volumes_response::Entry,
@@ -78,7 +79,10 @@ fn io(what: &str) -> impl Fn(std::io::Error) -> Status + '_ {
 
 #[tonic::async_trait]
 impl Controller for Service {
-    async fn create_volume(&self, request: Request<CreateVolumeRequest>) -> Result<Response<CreateVolumeResponse>, Status> {
+    async fn create_volume(
+        &self,
+        request: Request<CreateVolumeRequest>,
+    ) -> Result<Response<CreateVolumeResponse>, Status> {
         let r = request.into_inner();
         if r.name.is_empty() {
             return Err(missing("name"));
@@ -103,7 +107,10 @@ impl Controller for Service {
         let _turn = self.volumes.turn(&id)?;
         if let Some(found) = self.volumes.get(&id) {
             if !within(found.capacity, r.capacity_range.as_ref()) || found.parameters != r.parameters {
-                return Err(Status::already_exists(format!("volume {} exists with another size or other parameters", r.name)));
+                return Err(Status::already_exists(format!(
+                    "volume {} exists with another size or other parameters",
+                    r.name
+                )));
             }
             return Ok(Response::new(CreateVolumeResponse { volume: Some(self.volume(&id, &found)) }));
         }
@@ -112,7 +119,10 @@ impl Controller for Service {
         Ok(Response::new(CreateVolumeResponse { volume: Some(self.volume(&id, &record)) }))
     }
 
-    async fn delete_volume(&self, request: Request<DeleteVolumeRequest>) -> Result<Response<DeleteVolumeResponse>, Status> {
+    async fn delete_volume(
+        &self,
+        request: Request<DeleteVolumeRequest>,
+    ) -> Result<Response<DeleteVolumeResponse>, Status> {
         let id = request.into_inner().volume_id;
         if id.is_empty() {
             return Err(missing("volume id"));
@@ -172,9 +182,13 @@ impl Controller for Service {
         Ok(Response::new(ValidateVolumeCapabilitiesResponse { confirmed, message }))
     }
 
-    async fn list_volumes(&self, request: Request<ListVolumesRequest>) -> Result<Response<ListVolumesResponse>, Status> {
+    async fn list_volumes(
+        &self,
+        request: Request<ListVolumesRequest>,
+    ) -> Result<Response<ListVolumesResponse>, Status> {
         let r = request.into_inner();
-        let most = usize::try_from(r.max_entries).map_err(|_| Status::invalid_argument("max_entries must not be negative"))?;
+        let most =
+            usize::try_from(r.max_entries).map_err(|_| Status::invalid_argument("max_entries must not be negative"))?;
         // A token is the id the last page ended with; that volume may have gone since.
         let token = r.starting_token.as_str();
         if !token.is_empty() && !token.starts_with("vol-") {
@@ -183,27 +197,41 @@ impl Controller for Service {
         let most = if most == 0 { PAGE } else { most.min(PAGE) };
         let all = self.volumes.list((!token.is_empty()).then_some(token));
         let next_token = if all.len() > most { all[most - 1].0.clone() } else { String::new() };
-        let entries = all.iter().take(most).map(|(id, record)| Entry { volume: Some(self.volume(id, record)), status: None }).collect();
+        let entries = all
+            .iter()
+            .take(most)
+            .map(|(id, record)| Entry { volume: Some(self.volume(id, record)), status: None })
+            .collect();
         Ok(Response::new(ListVolumesResponse { entries, next_token }))
     }
 
-    async fn get_capacity(&self, request: Request<GetCapacityRequest>) -> Result<Response<GetCapacityResponse>, Status> {
+    async fn get_capacity(
+        &self,
+        request: Request<GetCapacityRequest>,
+    ) -> Result<Response<GetCapacityResponse>, Status> {
         let r = request.into_inner();
-        let elsewhere = r.accessible_topology.is_some_and(|t| !self.reachable(&TopologyRequirement { requisite: vec![t], preferred: vec![] }));
+        let elsewhere = r
+            .accessible_topology
+            .is_some_and(|t| !self.reachable(&TopologyRequirement { requisite: vec![t], preferred: vec![] }));
         if elsewhere || r.volume_capabilities.iter().any(|c| unsupported(c).is_some()) {
             return Ok(Response::new(GetCapacityResponse::default()));
         }
         let usage = self.volumes.usage().map_err(io("read the file system's size"))?;
         let free = usage.blocks_available().saturating_mul(usage.fragment_size());
         let available_capacity = i64::try_from(free).unwrap_or(i64::MAX);
-        Ok(Response::new(GetCapacityResponse { available_capacity, maximum_volume_size: Some(LARGEST), minimum_volume_size: Some(1) }))
+        Ok(Response::new(GetCapacityResponse {
+            available_capacity,
+            maximum_volume_size: Some(LARGEST),
+            minimum_volume_size: Some(1),
+        }))
     }
 
     async fn controller_get_capabilities(
         &self,
         _: Request<ControllerGetCapabilitiesRequest>,
     ) -> Result<Response<ControllerGetCapabilitiesResponse>, Status> {
-        let all = [rpc::Type::CreateDeleteVolume, rpc::Type::ListVolumes, rpc::Type::GetCapacity, rpc::Type::ExpandVolume];
+        let all =
+            [rpc::Type::CreateDeleteVolume, rpc::Type::ListVolumes, rpc::Type::GetCapacity, rpc::Type::ExpandVolume];
         let of = |t: rpc::Type| ControllerServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: t.into() })) };
         Ok(Response::new(ControllerGetCapabilitiesResponse { capabilities: all.into_iter().map(of).collect() }))
     }
@@ -241,7 +269,9 @@ mod tests {
 
     #[test]
     fn the_size_is_what_is_required_within_the_limit() {
-        let of = |required_bytes, limit_bytes| size(Some(&CapacityRange { required_bytes, limit_bytes })).map_err(|s| s.code());
+        let of = |required_bytes, limit_bytes| {
+            size(Some(&CapacityRange { required_bytes, limit_bytes })).map_err(|s| s.code())
+        };
         assert_eq!(size(None).unwrap(), DEFAULT_SIZE);
         assert_eq!(of(5, 0), Ok(5));
         assert_eq!(of(0, 7), Ok(7));

@@ -4,16 +4,24 @@ use tonic::{Request, Response, Status};
 
 use super::{NAME, Service};
 use crate::v1::{
-    GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse, PluginCapability,
-    ProbeRequest, ProbeResponse, identity_server::Identity,
+    GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse,
+    PluginCapability, ProbeRequest, ProbeResponse,
+    identity_server::Identity,
     plugin_capability::{Service as PluginService, Type, VolumeExpansion, service, volume_expansion},
 };
 
 #[tonic::async_trait]
 impl Identity for Service {
-    async fn get_plugin_info(&self, _: Request<GetPluginInfoRequest>) -> Result<Response<GetPluginInfoResponse>, Status> {
+    async fn get_plugin_info(
+        &self,
+        _: Request<GetPluginInfoRequest>,
+    ) -> Result<Response<GetPluginInfoResponse>, Status> {
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        Ok(Response::new(GetPluginInfoResponse { name: NAME.to_owned(), vendor_version: version, ..Default::default() }))
+        Ok(Response::new(GetPluginInfoResponse {
+            name: NAME.to_owned(),
+            vendor_version: version,
+            ..Default::default()
+        }))
     }
 
     async fn get_plugin_capabilities(

@@ -19,7 +19,10 @@ use volumes::Volumes;
 use crate::{
     grpc::{ServeError, listen, serve},
     v1::{
-        Topology, VolumeCapability, controller_server::ControllerServer, identity_server::IdentityServer, node_server::NodeServer,
+        Topology, VolumeCapability,
+        controller_server::ControllerServer,
+        identity_server::IdentityServer,
+        node_server::NodeServer,
         volume_capability::{AccessType, access_mode::Mode},
     },
 };
@@ -60,7 +63,8 @@ impl Driver {
     /// # Errors
     /// A directory that cannot be made or read.
     pub fn new(config: DriverConfig) -> Result<Self, ServeError> {
-        let volumes = Volumes::open(&config.root).map_err(|source| ServeError::Root { path: config.root.clone(), source })?;
+        let volumes =
+            Volumes::open(&config.root).map_err(|source| ServeError::Root { path: config.root.clone(), source })?;
         Ok(Self { config, volumes: Arc::new(volumes) })
     }
 
@@ -102,7 +106,12 @@ fn unsupported(capability: &VolumeCapability) -> Option<&'static str> {
         Some(Mode::MultiNodeReaderOnly | Mode::MultiNodeSingleWriter | Mode::MultiNodeMultiWriter) => {
             Some("a volume is reachable from one node only")
         }
-        Some(Mode::SingleNodeWriter | Mode::SingleNodeReaderOnly | Mode::SingleNodeSingleWriter | Mode::SingleNodeMultiWriter) => None,
+        Some(
+            Mode::SingleNodeWriter
+            | Mode::SingleNodeReaderOnly
+            | Mode::SingleNodeSingleWriter
+            | Mode::SingleNodeMultiWriter,
+        ) => None,
     }
 }
 

@@ -7,10 +7,11 @@ use tonic::{Request, Response, Status};
 
 use super::{Service, missing, mounts, required};
 use crate::v1::{
-    NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesRequest, NodeGetCapabilitiesResponse, NodeGetInfoRequest,
-    NodeGetInfoResponse, NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodePublishVolumeResponse,
-    NodeServiceCapability, NodeStageVolumeRequest, NodeStageVolumeResponse, NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse,
-    NodeUnstageVolumeRequest, NodeUnstageVolumeResponse, VolumeCapability, VolumeUsage,
+    NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesRequest, NodeGetCapabilitiesResponse,
+    NodeGetInfoRequest, NodeGetInfoResponse, NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse,
+    NodePublishVolumeRequest, NodePublishVolumeResponse, NodeServiceCapability, NodeStageVolumeRequest,
+    NodeStageVolumeResponse, NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse, NodeUnstageVolumeRequest,
+    NodeUnstageVolumeResponse, VolumeCapability, VolumeUsage,
     node_server::Node,
     node_service_capability::{Rpc, Type, rpc},
     volume_capability::AccessType,
@@ -47,7 +48,10 @@ fn look(path: &Path, data: &Path) -> Result<Found, Status> {
 
 #[tonic::async_trait]
 impl Node for Service {
-    async fn node_stage_volume(&self, request: Request<NodeStageVolumeRequest>) -> Result<Response<NodeStageVolumeResponse>, Status> {
+    async fn node_stage_volume(
+        &self,
+        request: Request<NodeStageVolumeRequest>,
+    ) -> Result<Response<NodeStageVolumeResponse>, Status> {
         let r = request.into_inner();
         if r.volume_id.is_empty() {
             return Err(missing("volume id"));
@@ -64,12 +68,17 @@ impl Node for Service {
             Found::Nothing => mounts::bind(&data, path, flags).map_err(io("stage the volume"))?,
             Found::This { read_only } if read_only == flags.contains(MsFlags::MS_RDONLY) => {}
             Found::This { .. } => return Err(Status::already_exists("the volume is staged there in another way")),
-            Found::Other => return Err(Status::already_exists(format!("something else is mounted at {}", path.display()))),
+            Found::Other => {
+                return Err(Status::already_exists(format!("something else is mounted at {}", path.display())));
+            }
         }
         Ok(Response::new(NodeStageVolumeResponse {}))
     }
 
-    async fn node_unstage_volume(&self, request: Request<NodeUnstageVolumeRequest>) -> Result<Response<NodeUnstageVolumeResponse>, Status> {
+    async fn node_unstage_volume(
+        &self,
+        request: Request<NodeUnstageVolumeRequest>,
+    ) -> Result<Response<NodeUnstageVolumeResponse>, Status> {
         let r = request.into_inner();
         if r.volume_id.is_empty() {
             return Err(missing("volume id"));
@@ -83,7 +92,10 @@ impl Node for Service {
         Ok(Response::new(NodeUnstageVolumeResponse {}))
     }
 
-    async fn node_publish_volume(&self, request: Request<NodePublishVolumeRequest>) -> Result<Response<NodePublishVolumeResponse>, Status> {
+    async fn node_publish_volume(
+        &self,
+        request: Request<NodePublishVolumeRequest>,
+    ) -> Result<Response<NodePublishVolumeResponse>, Status> {
         let r = request.into_inner();
         if r.volume_id.is_empty() {
             return Err(missing("volume id"));
@@ -100,7 +112,11 @@ impl Node for Service {
         let data = self.volumes.data(&r.volume_id);
         let (staging, target) = (Path::new(&r.staging_target_path), Path::new(&r.target_path));
         if !matches!(look(staging, &data)?, Found::This { .. }) {
-            return Err(Status::failed_precondition(format!("volume {} is not staged at {}", r.volume_id, staging.display())));
+            return Err(Status::failed_precondition(format!(
+                "volume {} is not staged at {}",
+                r.volume_id,
+                staging.display()
+            )));
         }
         let mut flags = flags_of(capability);
         flags.set(MsFlags::MS_RDONLY, r.readonly || flags.contains(MsFlags::MS_RDONLY));
@@ -108,7 +124,9 @@ impl Node for Service {
             Found::Nothing => mounts::bind(staging, target, flags).map_err(io("publish the volume"))?,
             Found::This { read_only } if read_only == flags.contains(MsFlags::MS_RDONLY) => {}
             Found::This { .. } => return Err(Status::already_exists("the volume is published there in another way")),
-            Found::Other => return Err(Status::already_exists(format!("something else is mounted at {}", target.display()))),
+            Found::Other => {
+                return Err(Status::already_exists(format!("something else is mounted at {}", target.display())));
+            }
         }
         Ok(Response::new(NodePublishVolumeResponse {}))
     }
@@ -169,7 +187,10 @@ impl Node for Service {
         Ok(Response::new(NodeGetVolumeStatsResponse { usage, volume_condition: None }))
     }
 
-    async fn node_expand_volume(&self, request: Request<NodeExpandVolumeRequest>) -> Result<Response<NodeExpandVolumeResponse>, Status> {
+    async fn node_expand_volume(
+        &self,
+        request: Request<NodeExpandVolumeRequest>,
+    ) -> Result<Response<NodeExpandVolumeResponse>, Status> {
         let r = request.into_inner();
         if r.volume_id.is_empty() {
             return Err(missing("volume id"));
@@ -187,7 +208,10 @@ impl Node for Service {
         Ok(Response::new(NodeExpandVolumeResponse { capacity_bytes: record.capacity }))
     }
 
-    async fn node_get_capabilities(&self, _: Request<NodeGetCapabilitiesRequest>) -> Result<Response<NodeGetCapabilitiesResponse>, Status> {
+    async fn node_get_capabilities(
+        &self,
+        _: Request<NodeGetCapabilitiesRequest>,
+    ) -> Result<Response<NodeGetCapabilitiesResponse>, Status> {
         let all = [rpc::Type::StageUnstageVolume, rpc::Type::GetVolumeStats, rpc::Type::ExpandVolume];
         let of = |t: rpc::Type| NodeServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: t.into() })) };
         Ok(Response::new(NodeGetCapabilitiesResponse { capabilities: all.into_iter().map(of).collect() }))
@@ -195,6 +219,10 @@ impl Node for Service {
 
     async fn node_get_info(&self, _: Request<NodeGetInfoRequest>) -> Result<Response<NodeGetInfoResponse>, Status> {
         let topology = Some(self.topology());
-        Ok(Response::new(NodeGetInfoResponse { node_id: self.node_id.clone(), max_volumes_per_node: 0, accessible_topology: topology }))
+        Ok(Response::new(NodeGetInfoResponse {
+            node_id: self.node_id.clone(),
+            max_volumes_per_node: 0,
+            accessible_topology: topology,
+        }))
     }
 }

@@ -16,9 +16,11 @@ use tonic::{Code, Request, Status, transport::Channel};
 
 use super::{Shared, Work, access_mode, objects};
 use crate::v1::{
-    CapacityRange, ControllerExpandVolumeRequest, CreateVolumeRequest, DeleteVolumeRequest, GetPluginInfoRequest, NodeGetInfoRequest,
-    ProbeRequest, Topology, TopologyRequirement, Volume, VolumeCapability, controller_client::ControllerClient,
-    identity_client::IdentityClient, node_client::NodeClient,
+    CapacityRange, ControllerExpandVolumeRequest, CreateVolumeRequest, DeleteVolumeRequest, GetPluginInfoRequest,
+    NodeGetInfoRequest, ProbeRequest, Topology, TopologyRequirement, Volume, VolumeCapability,
+    controller_client::ControllerClient,
+    identity_client::IdentityClient,
+    node_client::NodeClient,
     volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume},
 };
 
@@ -80,8 +82,10 @@ impl Driver {
 fn capability(claim: &PersistentVolumeClaim, class: &StorageClass) -> Vec<VolumeCapability> {
     let spec = claim.spec.clone().unwrap_or_default();
     let block = spec.volume_mode.as_deref() == Some("Block");
-    let fs_type = class.parameters.as_ref().and_then(|p| p.get("csi.storage.k8s.io/fstype").cloned()).unwrap_or_default();
-    let mount = MountVolume { fs_type, mount_flags: class.mount_options.clone().unwrap_or_default(), ..MountVolume::default() };
+    let fs_type =
+        class.parameters.as_ref().and_then(|p| p.get("csi.storage.k8s.io/fstype").cloned()).unwrap_or_default();
+    let mount =
+        MountVolume { fs_type, mount_flags: class.mount_options.clone().unwrap_or_default(), ..MountVolume::default() };
     let modes = spec.access_modes.unwrap_or_default();
     let of = |mode: &String| VolumeCapability {
         access_mode: Some(AccessMode { mode: access_mode(mode, false).into() }),
@@ -94,7 +98,9 @@ impl Shared {
     /// Does one piece of work.
     pub(super) async fn act(&self, work: &Work, class: Option<&StorageClass>) -> Result<(), CallError> {
         match (work, class) {
-            (Work::Provision { namespace, name, uid }, Some(class)) => self.provision(namespace, name, uid, class).await,
+            (Work::Provision { namespace, name, uid }, Some(class)) => {
+                self.provision(namespace, name, uid, class).await
+            }
             (Work::Provision { .. }, None) => Ok(()),
             (Work::Delete { volume }, _) => self.delete(volume).await,
             (Work::Expand { namespace, name }, _) => self.expand(namespace, name).await,
@@ -133,7 +139,10 @@ impl Shared {
                 return Err(CallError::Driver(status));
             }
             Err(CallError::Driver(status)) if status.code() == Code::InvalidArgument => {
-                let note = format!("Volume provisioning failed with infeasible error. Retries will be delayed. {}", text(&status));
+                let note = format!(
+                    "Volume provisioning failed with infeasible error. Retries will be delayed. {}",
+                    text(&status)
+                );
                 self.events.event(about(), EventType::Warning, "ProvisioningFailed", note);
                 return Err(CallError::Driver(status));
             }
@@ -145,17 +154,28 @@ impl Shared {
         let volume = self.mine.volume(&claim, class, &made);
         match self.client.all::<PersistentVolume>().create(&volume).await {
             Err(e) if !e.is_already_exists() => {
-                let note = format!("Error creating provisioned PV object for claim {namespace}/{name}: {}. Deleting the volume.", e.message);
+                let note = format!(
+                    "Error creating provisioned PV object for claim {namespace}/{name}: {}. Deleting the volume.",
+                    e.message
+                );
                 self.events.event(about(), EventType::Warning, "ProvisioningFailed", note);
                 if let Err(status) = self.remove(&made.volume_id).await {
-                    let note = format!("Error cleaning provisioned volume for claim {namespace}/{name}: {}. Please delete manually.", text(&status));
+                    let note = format!(
+                        "Error cleaning provisioned volume for claim {namespace}/{name}: {}. Please delete manually.",
+                        text(&status)
+                    );
                     self.events.event(about(), EventType::Warning, "ProvisioningCleanupFailed", note);
                 }
                 Err(e.into())
             }
             _ => {
                 let pv = volume.metadata.name.unwrap_or_default();
-                self.events.event(about(), EventType::Normal, "ProvisioningSucceeded", format!("Successfully provisioned volume {pv}"));
+                self.events.event(
+                    about(),
+                    EventType::Normal,
+                    "ProvisioningSucceeded",
+                    format!("Successfully provisioned volume {pv}"),
+                );
                 Ok(())
             }
         }
@@ -170,11 +190,16 @@ impl Shared {
             capacity_range: Some(CapacityRange { required_bytes: wanted, limit_bytes: 0 }),
             volume_capabilities: capability(claim, class),
             parameters: objects::parameters(class),
-            accessibility_requirements: Some(TopologyRequirement { requisite: vec![here.clone()], preferred: vec![here] }),
+            accessibility_requirements: Some(TopologyRequirement {
+                requisite: vec![here.clone()],
+                preferred: vec![here],
+            }),
             ..CreateVolumeRequest::default()
         };
         let made = self.driver.controller.clone().create_volume(within(request)).await?.into_inner().volume;
-        let made = made.filter(|v| !v.volume_id.is_empty()).ok_or_else(|| CallError::Refused("the driver named no volume".into()))?;
+        let made = made
+            .filter(|v| !v.volume_id.is_empty())
+            .ok_or_else(|| CallError::Refused("the driver named no volume".into()))?;
         if made.capacity_bytes > 0 && made.capacity_bytes < wanted {
             self.remove(&made.volume_id).await?;
             let why = format!("created volume capacity {} less than requested capacity {wanted}", made.capacity_bytes);
@@ -193,12 +218,16 @@ impl Shared {
         let volumes = self.client.all::<PersistentVolume>();
         let Some(mut volume) = volumes.get_opt(name).await? else { return Ok(()) };
         if self.mine.deletes(&volume) {
-            let handle = volume.spec.as_ref().and_then(|s| s.csi.as_ref()).map(|c| c.volume_handle.clone()).unwrap_or_default();
+            let handle =
+                volume.spec.as_ref().and_then(|s| s.csi.as_ref()).map(|c| c.volume_handle.clone()).unwrap_or_default();
             if let Err(status) = self.remove(&handle).await {
                 self.events.event(reference(&volume), EventType::Warning, "VolumeFailedDelete", text(&status));
                 return Err(status.into());
             }
-            match volumes.delete(name, &DeleteOptions { uid: volume.metadata.uid.clone(), ..DeleteOptions::default() }).await {
+            match volumes
+                .delete(name, &DeleteOptions { uid: volume.metadata.uid.clone(), ..DeleteOptions::default() })
+                .await
+            {
                 Err(e) if e.is_not_found() => return Ok(()),
                 other => other?,
             }
@@ -228,14 +257,20 @@ impl Shared {
         let note = format!("External resizer is resizing volume {pv}");
         self.events.event(reference(&claim), EventType::Normal, "Resizing", note);
         let request = ControllerExpandVolumeRequest {
-            volume_id: volume.spec.as_ref().and_then(|s| s.csi.as_ref()).map(|c| c.volume_handle.clone()).unwrap_or_default(),
+            volume_id: volume
+                .spec
+                .as_ref()
+                .and_then(|s| s.csi.as_ref())
+                .map(|c| c.volume_handle.clone())
+                .unwrap_or_default(),
             capacity_range: Some(CapacityRange { required_bytes: objects::requested(&claim), limit_bytes: 0 }),
             ..ControllerExpandVolumeRequest::default()
         };
         let grown = match self.driver.controller.clone().controller_expand_volume(within(request)).await {
             Ok(answer) => answer.into_inner(),
             Err(status) => {
-                let note = format!("resize volume \"{pv}\" by resizer \"{}\" failed: {}", self.config.driver, text(&status));
+                let note =
+                    format!("resize volume \"{pv}\" by resizer \"{}\" failed: {}", self.config.driver, text(&status));
                 self.events.event(reference(&claim), EventType::Warning, "VolumeResizeFailed", note);
                 return Err(status.into());
             }

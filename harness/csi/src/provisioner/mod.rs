@@ -112,8 +112,13 @@ impl Provisioner {
         claims.wait_synced().await;
         volumes.wait_synced().await;
         classes.wait_synced().await;
-        let mine = Mine { driver: self.config.driver.clone(), node: self.config.node.clone(), topology: driver.topology.clone() };
-        let shared = Arc::new(Shared { config: self.config.clone(), client: self.client.clone(), driver, events, mine });
+        let mine = Mine {
+            driver: self.config.driver.clone(),
+            node: self.config.node.clone(),
+            topology: driver.topology.clone(),
+        };
+        let shared =
+            Arc::new(Shared { config: self.config.clone(), client: self.client.clone(), driver, events, mine });
         self.work(&shared, (&claims, &volumes, &classes), &wake).await;
     }
 
@@ -123,7 +128,11 @@ impl Provisioner {
             match Driver::open(&self.config.socket).await {
                 Ok(driver) if driver.name == self.config.driver => return Some(driver),
                 Ok(driver) => {
-                    tracing::error!(found = driver.name, expected = self.config.driver, "another driver answers; nothing is provisioned");
+                    tracing::error!(
+                        found = driver.name,
+                        expected = self.config.driver,
+                        "another driver answers; nothing is provisioned"
+                    );
                     return None;
                 }
                 Err(error) => tracing::debug!(%error, "the driver does not answer yet"),
@@ -188,10 +197,12 @@ impl Provisioner {
         let mut out = Vec::new();
         for claim in claims.list() {
             let (namespace, name, uid) = objects::identity(&claim);
-            let class = claim.spec.as_ref().and_then(|s| s.storage_class_name.as_deref()).and_then(|c| classes.get("", c));
+            let class =
+                claim.spec.as_ref().and_then(|s| s.storage_class_name.as_deref()).and_then(|c| classes.get("", c));
             if let Some(class) = class.filter(|c| shared.mine.provisions(&claim, c)) {
                 out.push((Work::Provision { namespace, name, uid }, Some(class)));
-            } else if let Some(volume) = claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()).and_then(|v| volumes.get("", v))
+            } else if let Some(volume) =
+                claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()).and_then(|v| volumes.get("", v))
                 && shared.mine.expands(&claim, &volume)
             {
                 out.push((Work::Expand { namespace, name }, None));

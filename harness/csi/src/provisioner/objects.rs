@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use podlab_api::{
     core::{
-        CSIPersistentVolumeSource, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, ObjectReference, PersistentVolume,
-        PersistentVolumeClaim, PersistentVolumeSpec, VolumeNodeAffinity,
+        CSIPersistentVolumeSource, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, ObjectReference,
+        PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, VolumeNodeAffinity,
     },
     k8s_openapi::apimachinery::pkg::api::resource::Quantity,
     meta::ObjectMeta,
@@ -76,7 +76,10 @@ impl Mine {
     fn allowed(&self, class: &StorageClass) -> bool {
         let terms = class.allowed_topologies.as_deref().unwrap_or(&[]);
         let fits = |t: &podlab_api::core::TopologySelectorTerm| {
-            t.match_label_expressions.iter().flatten().all(|e| self.topology.get(&e.key).is_some_and(|v| e.values.contains(v)))
+            t.match_label_expressions
+                .iter()
+                .flatten()
+                .all(|e| self.topology.get(&e.key).is_some_and(|v| e.values.contains(v)))
         };
         terms.is_empty() || terms.iter().any(fits)
     }
@@ -85,12 +88,18 @@ impl Mine {
     fn ours(&self, volume: &PersistentVolume) -> bool {
         let Some(spec) = &volume.spec else { return false };
         let required = spec.node_affinity.as_ref().and_then(|a| a.required.as_ref());
-        let here = required.is_none_or(|r| r.node_selector_terms.iter().any(|t| {
-            t.match_expressions.iter().flatten().all(|e| {
-                self.topology.get(&e.key).is_some_and(|v| e.operator == "In" && e.values.iter().flatten().any(|x| x == v))
+        let here = required.is_none_or(|r| {
+            r.node_selector_terms.iter().any(|t| {
+                t.match_expressions.iter().flatten().all(|e| {
+                    self.topology
+                        .get(&e.key)
+                        .is_some_and(|v| e.operator == "In" && e.values.iter().flatten().any(|x| x == v))
+                })
             })
-        }));
-        annotation(&volume.metadata, PROVISIONED_BY) == Some(&self.driver) && spec.csi.as_ref().is_some_and(|c| c.driver == self.driver) && here
+        });
+        annotation(&volume.metadata, PROVISIONED_BY) == Some(&self.driver)
+            && spec.csi.as_ref().is_some_and(|c| c.driver == self.driver)
+            && here
     }
 
     /// Whether the volume behind this object is to be removed.
@@ -98,7 +107,10 @@ impl Mine {
         let released = volume.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Released");
         let policy = volume.spec.as_ref().and_then(|s| s.persistent_volume_reclaim_policy.as_deref());
         let held = held(volume);
-        self.ours(volume) && released && policy == Some("Delete") && (volume.metadata.deletion_timestamp.is_none() || held)
+        self.ours(volume)
+            && released
+            && policy == Some("Delete")
+            && (volume.metadata.deletion_timestamp.is_none() || held)
     }
 
     /// Whether the object is being deleted and waits for us, though the volume is to be kept.
@@ -116,12 +128,18 @@ impl Mine {
     }
 
     /// The object of a volume made for a claim.
-    pub(super) fn volume(&self, claim: &PersistentVolumeClaim, class: &StorageClass, made: &Volume) -> PersistentVolume {
+    pub(super) fn volume(
+        &self,
+        claim: &PersistentVolumeClaim,
+        class: &StorageClass,
+        made: &Volume,
+    ) -> PersistentVolume {
         let spec = claim.spec.clone().unwrap_or_default();
         let (namespace, name, uid) = identity(claim);
         let policy = class.reclaim_policy.clone().unwrap_or_else(|| "Delete".into());
         let mut attributes = made.volume_context.clone();
-        attributes.insert("storage.kubernetes.io/csiProvisionerIdentity".into(), format!("{}-{}", self.node, self.driver));
+        attributes
+            .insert("storage.kubernetes.io/csiProvisionerIdentity".into(), format!("{}-{}", self.node, self.driver));
         let size = if made.capacity_bytes > 0 { made.capacity_bytes } else { requested(claim) };
         let annotations = [
             (PROVISIONED_BY, self.driver.clone()),
@@ -183,7 +201,11 @@ pub(super) fn binary(bytes: i64) -> String {
 /// Where a volume can be used: on nodes that match any of its topologies.
 fn affinity(topologies: &[Topology]) -> Option<VolumeNodeAffinity> {
     let term = |t: &Topology| {
-        let one = |(k, v): (&String, &String)| NodeSelectorRequirement { key: k.clone(), operator: "In".into(), values: Some(vec![v.clone()]) };
+        let one = |(k, v): (&String, &String)| NodeSelectorRequirement {
+            key: k.clone(),
+            operator: "In".into(),
+            values: Some(vec![v.clone()]),
+        };
         NodeSelectorTerm { match_expressions: Some(t.segments.iter().map(one).collect()), match_fields: None }
     };
     let terms: Vec<_> = topologies.iter().filter(|t| !t.segments.is_empty()).map(term).collect();

@@ -1,10 +1,6 @@
 //! `up`, `down`, `ps`, `logs`, `gc`, `diag`.
 
-use std::{
-    io::Write,
-    process::ExitCode,
-    time::Duration,
-};
+use std::{io::Write, process::ExitCode, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use podlab_clock::Clock;
@@ -17,7 +13,8 @@ const BOOT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Refuses to start what cannot work, in one sentence a thing.
 pub(crate) fn check_host() -> Result<()> {
-    let fatal: Vec<String> = diagnose().into_iter().filter(|l| l.fatal).map(|l| format!("{}: {}", l.what, l.remedy)).collect();
+    let fatal: Vec<String> =
+        diagnose().into_iter().filter(|l| l.fatal).map(|l| format!("{}: {}", l.what, l.remedy)).collect();
     if fatal.is_empty() {
         return Ok(());
     }
@@ -27,7 +24,9 @@ pub(crate) fn check_host() -> Result<()> {
 pub(crate) fn up(up: Up) -> Result<ExitCode> {
     check_host()?;
     if up.isolation == Isolation::Thread {
-        bail!("--isolation thread is not available for clusters with nodes: a container needs a process tree of its own");
+        bail!(
+            "--isolation thread is not available for clusters with nodes: a container needs a process tree of its own"
+        );
     }
     for archive in &up.image_archive {
         std::fs::File::open(archive).with_context(|| format!("image archive {}", archive.display()))?;
@@ -91,7 +90,14 @@ pub(crate) fn ps(output: Output) -> Result<ExitCode> {
             for c in all {
                 let down: Vec<_> = c.processes.iter().filter(|(_, pid)| **pid == 0).map(|(n, _)| n.as_str()).collect();
                 let state = if c.live { "up" } else { "kept" };
-                writeln!(out, "{:<20} {state:<8} {:<6} {:<40} {}", c.name, c.nodes, down.join(","), c.kubeconfig.display())?;
+                writeln!(
+                    out,
+                    "{:<20} {state:<8} {:<6} {:<40} {}",
+                    c.name,
+                    c.nodes,
+                    down.join(","),
+                    c.kubeconfig.display()
+                )?;
             }
         }
     }

@@ -63,7 +63,11 @@ pub(crate) fn run(o: &Options) -> Result<ExitCode> {
     }
     check_host()?;
     let zygote = Arc::new(Zygote::start().context("prepare to fork")?);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().context("start the async runtime")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("start the async runtime")?;
     let mut worst = 0;
     for round in 1..=o.rounds {
         if o.rounds > 1 {
@@ -90,7 +94,11 @@ async fn play(zygote: &Arc<Zygote>, scenarios: Vec<suite::Ready>, o: &Options) -
     let played = suite::play_all(zygote.clone(), scenarios, options, o.jobs, |trial| {
         let line = podlab_reports::trial_line(&report(trial));
         // The bar draws nothing where nobody watches; the lines must be there all the same.
-        if bar.is_hidden() { println!("{line}") } else { bar.println(line) }
+        if bar.is_hidden() {
+            println!("{line}")
+        } else {
+            bar.println(line)
+        }
         bar.inc(1);
         bar.set_message(trial.name.clone());
     })

@@ -8,7 +8,8 @@ use podlab_testbed::{AgentCommand, Cluster};
 use crate::cli::{NodeAction, NodeName};
 
 pub(crate) fn act(action: NodeAction) -> Result<ExitCode> {
-    let (NodeAction::Kill(n) | NodeAction::Stop(n) | NodeAction::Start(n) | NodeAction::Crash(n) | NodeAction::Boot(n)) = &action;
+    let (NodeAction::Kill(n) | NodeAction::Stop(n) | NodeAction::Start(n) | NodeAction::Crash(n) | NodeAction::Boot(n)) =
+        &action;
     let NodeName { node, name } = n;
     let cluster = Cluster::attach(&name.name)?;
     if !cluster.spec().node_names().contains(node) {

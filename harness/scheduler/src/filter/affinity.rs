@@ -45,7 +45,8 @@ impl Prepared {
                 }
             };
             for other in node.pods.values().filter(|p| p.key != pod.key) {
-                let all = !pod.affinity.is_empty() && pod.affinity.iter().all(|t| term_matches(t, pod.namespace(), other, view));
+                let all = !pod.affinity.is_empty()
+                    && pod.affinity.iter().all(|t| term_matches(t, pod.namespace(), other, view));
                 if all {
                     pod.affinity.iter().for_each(|t| count(&mut affinity, &t.topology_key));
                 }
@@ -68,7 +69,8 @@ impl Prepared {
         let has = |map: &BTreeMap<Pair, usize>, key: &str| pair(key).is_some_and(|p| map.contains_key(&p));
         let wants = [ClusterEvent::PodAdd, ClusterEvent::PodDelete, ClusterEvent::NodeAdd, ClusterEvent::NodeLabel];
         let keys_there = pod.affinity.iter().all(|t| labels.contains_key(&t.topology_key));
-        let near = keys_there && (self.first_of_group || pod.affinity.iter().all(|t| has(&self.affinity, &t.topology_key)));
+        let near =
+            keys_there && (self.first_of_group || pod.affinity.iter().all(|t| has(&self.affinity, &t.topology_key)));
         if !near {
             return Err(Rejection::new("node(s) didn't match pod affinity rules", false, &wants));
         }

@@ -65,7 +65,11 @@ pub(crate) fn filter(prepared: &Prepared<'_>, node: &NodeInfo, view: &View<'_>) 
     ports(pod, node)?;
     resources::fit(pod, node)?;
     view.volumes.fit(pod, node).map_err(|(reason, preemptible)| {
-        Rejection::new(&reason, preemptible, &[ClusterEvent::Storage, ClusterEvent::NodeAdd, ClusterEvent::NodeLabel, ClusterEvent::PodDelete])
+        Rejection::new(
+            &reason,
+            preemptible,
+            &[ClusterEvent::Storage, ClusterEvent::NodeAdd, ClusterEvent::NodeLabel, ClusterEvent::PodDelete],
+        )
     })?;
     prepared.spread.check(node)?;
     prepared.affinity.check(pod, node, view)
@@ -77,9 +81,14 @@ fn tolerations(pod: &PodInfo) -> &[Toleration] {
 
 fn unschedulable(pod: &PodInfo, node: &NodeInfo) -> Result<(), Rejection> {
     let marked = node.node.as_ref().and_then(|n| n.spec.as_ref()).and_then(|s| s.unschedulable).unwrap_or(false);
-    let taint = Taint { key: "node.kubernetes.io/unschedulable".into(), effect: "NoSchedule".into(), ..Taint::default() };
+    let taint =
+        Taint { key: "node.kubernetes.io/unschedulable".into(), effect: "NoSchedule".into(), ..Taint::default() };
     if marked && untolerated(&[taint], tolerations(pod), &["NoSchedule"]).is_some() {
-        return Err(Rejection::new("node(s) were unschedulable", false, &[ClusterEvent::NodeAdd, ClusterEvent::NodeTaint]));
+        return Err(Rejection::new(
+            "node(s) were unschedulable",
+            false,
+            &[ClusterEvent::NodeAdd, ClusterEvent::NodeTaint],
+        ));
     }
     Ok(())
 }
@@ -96,7 +105,11 @@ fn node_name(pod: &PodInfo, node: &NodeInfo) -> Result<(), Rejection> {
 fn taints(pod: &PodInfo, node: &NodeInfo) -> Result<(), Rejection> {
     let taints = node.node.as_ref().and_then(|n| n.spec.as_ref()).and_then(|s| s.taints.as_deref()).unwrap_or(&[]);
     match untolerated(taints, tolerations(pod), &["NoSchedule", "NoExecute"]) {
-        Some(_) => Err(Rejection::new("node(s) had untolerated taint(s)", false, &[ClusterEvent::NodeAdd, ClusterEvent::NodeTaint])),
+        Some(_) => Err(Rejection::new(
+            "node(s) had untolerated taint(s)",
+            false,
+            &[ClusterEvent::NodeAdd, ClusterEvent::NodeTaint],
+        )),
         None => Ok(()),
     }
 }

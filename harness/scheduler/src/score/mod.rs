@@ -58,7 +58,8 @@ fn untolerated_preferences(pod: &PodInfo, node: &NodeInfo) -> i64 {
 
 fn preferred_affinity(pod: &PodInfo, node: &NodeInfo) -> i64 {
     let affinity = pod.pod.spec.as_ref().and_then(|s| s.affinity.as_ref()?.node_affinity.as_ref());
-    let preferred = affinity.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_deref()).unwrap_or(&[]);
+    let preferred =
+        affinity.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_deref()).unwrap_or(&[]);
     let Some(object) = &node.node else { return 0 };
     preferred.iter().filter(|p| term_matches(&p.preference, object)).map(|p| i64::from(p.weight)).sum()
 }
@@ -66,9 +67,14 @@ fn preferred_affinity(pod: &PodInfo, node: &NodeInfo) -> i64 {
 fn least_allocated(pod: &PodInfo, node: &NodeInfo) -> i64 {
     let free = |key: &str, used: i64| {
         let allocatable = node.allocatable.get(key).copied().unwrap_or(0);
-        (allocatable > 0).then(|| if used > allocatable { 0 } else { (i128::from(allocatable - used) * 100 / i128::from(allocatable)) as i64 })
+        (allocatable > 0).then(|| {
+            if used > allocatable { 0 } else { (i128::from(allocatable - used) * 100 / i128::from(allocatable)) as i64 }
+        })
     };
-    let parts: Vec<i64> = [free("cpu", node.nonzero.0 + pod.nonzero.0), free("memory", node.nonzero.1 + pod.nonzero.1)].into_iter().flatten().collect();
+    let parts: Vec<i64> = [free("cpu", node.nonzero.0 + pod.nonzero.0), free("memory", node.nonzero.1 + pod.nonzero.1)]
+        .into_iter()
+        .flatten()
+        .collect();
     if parts.is_empty() { 0 } else { parts.iter().sum::<i64>() / i64::try_from(parts.len()).unwrap_or(1) }
 }
 
@@ -80,11 +86,14 @@ fn balanced(pod: &PodInfo, node: &NodeInfo) -> i64 {
     }
     #[expect(clippy::cast_precision_loss, reason = "a score of 0 to 100 needs no more than a double's precision")]
     let even = |with: i64| {
-        let fractions: Vec<f64> = ["cpu", "memory"].iter().filter_map(|key| {
-            let allocatable = node.allocatable.get(*key).copied().filter(|a| *a > 0)?;
-            let used = node.requested.get(*key).copied().unwrap_or(0) + with * asks(key);
-            Some((used as f64 / allocatable as f64).min(1.0))
-        }).collect();
+        let fractions: Vec<f64> = ["cpu", "memory"]
+            .iter()
+            .filter_map(|key| {
+                let allocatable = node.allocatable.get(*key).copied().filter(|a| *a > 0)?;
+                let used = node.requested.get(*key).copied().unwrap_or(0) + with * asks(key);
+                Some((used as f64 / allocatable as f64).min(1.0))
+            })
+            .collect();
         let std = if let [a, b] = fractions[..] { (a - b).abs() / 2.0 } else { 0.0 };
         ((1.0 - std) * 100.0) as i64
     };
@@ -104,14 +113,18 @@ fn images(pod: &PodInfo, node: &NodeInfo, nodes: &[&NodeInfo]) -> i64 {
         list.iter().find(|i| i.names.iter().flatten().any(|name| name == image)).map(|i| i.size_bytes.unwrap_or(0))
     };
     let spec = pod.pod.spec.as_ref();
-    let containers: Vec<_> = spec.into_iter().flat_map(|s| s.init_containers.iter().flatten().chain(&s.containers)).collect();
+    let containers: Vec<_> =
+        spec.into_iter().flat_map(|s| s.init_containers.iter().flatten().chain(&s.containers)).collect();
     let all = i64::try_from(nodes.len()).unwrap_or(1).max(1);
-    let sum: i64 = containers.iter().filter_map(|c| {
-        let image = normal(c.image.as_deref().unwrap_or_default());
-        let bytes = size(node, &image)?;
-        let having = i64::try_from(nodes.iter().filter(|n| size(n, &image).is_some()).count()).unwrap_or(0);
-        Some(bytes * having / all)
-    }).sum();
+    let sum: i64 = containers
+        .iter()
+        .filter_map(|c| {
+            let image = normal(c.image.as_deref().unwrap_or_default());
+            let bytes = size(node, &image)?;
+            let having = i64::try_from(nodes.iter().filter(|n| size(n, &image).is_some()).count()).unwrap_or(0);
+            Some(bytes * having / all)
+        })
+        .sum();
     let max = PER_CONTAINER * i64::try_from(containers.len()).unwrap_or(1);
     if max <= MIN { 0 } else { MAX * (sum.clamp(MIN, max) - MIN) / (max - MIN) }
 }

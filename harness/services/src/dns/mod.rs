@@ -42,7 +42,14 @@ pub struct Dns {
 
 impl Dns {
     /// A server for a cluster domain on bound sockets. `hosts` are names outside the domain it also knows.
-    pub fn new(client: Client, clock: Clock, domain: &str, hosts: Vec<(String, Ipv4Addr)>, udp: UdpSocket, tcp: TcpListener) -> Self {
+    pub fn new(
+        client: Client,
+        clock: Clock,
+        domain: &str,
+        hosts: Vec<(String, Ipv4Addr)>,
+        udp: UdpSocket,
+        tcp: TcpListener,
+    ) -> Self {
         Self { client, clock, domain: domain.to_owned(), hosts, udp, tcp }
     }
 

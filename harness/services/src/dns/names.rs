@@ -118,7 +118,11 @@ impl Zone {
             Some(ip) => Found::Records(vec![Record::A(ip)]),
             None => {
                 let members = self.members(namespace, &service);
-                if members.is_empty() { Found::Nothing } else { Found::Records(members.iter().map(|m| Record::A(m.ip)).collect()) }
+                if members.is_empty() {
+                    Found::Nothing
+                } else {
+                    Found::Records(members.iter().map(|m| Record::A(m.ip)).collect())
+                }
             }
         }
     }
@@ -128,7 +132,8 @@ impl Zone {
         if Self::cluster_ip(&service).is_some() {
             return Found::Nothing;
         }
-        let hits: Vec<Record> = self.members(namespace, &service).iter().filter(|m| m.host == host).map(|m| Record::A(m.ip)).collect();
+        let hits: Vec<Record> =
+            self.members(namespace, &service).iter().filter(|m| m.host == host).map(|m| Record::A(m.ip)).collect();
         if hits.is_empty() { Found::Nothing } else { Found::Records(hits) }
     }
 
@@ -159,7 +164,8 @@ impl Zone {
         let by_ip = self.services.list().into_iter().find(|s| Self::cluster_ip(s) == Some(ip));
         match by_ip {
             Some(s) => {
-                let (name, namespace) = (s.metadata.name.clone().unwrap_or_default(), s.metadata.namespace.clone().unwrap_or_default());
+                let (name, namespace) =
+                    (s.metadata.name.clone().unwrap_or_default(), s.metadata.namespace.clone().unwrap_or_default());
                 Found::Records(vec![Record::Ptr(format!("{name}.{namespace}.svc.{}", self.domain))])
             }
             None => Found::Nothing,

@@ -41,9 +41,11 @@ impl Proxy {
     /// Runs until `shutdown`; the rules stay, as connections do.
     pub async fn run(self, shutdown: CancellationToken) {
         let mut tasks = JoinSet::new();
-        let (r, services, mut service_deltas) = reflector::<Service>(&self.client, None, ListOptions::default(), self.clock, BUFFER);
+        let (r, services, mut service_deltas) =
+            reflector::<Service>(&self.client, None, ListOptions::default(), self.clock, BUFFER);
         tasks.spawn(r.run(shutdown.clone()));
-        let (r, slices, mut slice_deltas) = reflector::<EndpointSlice>(&self.client, None, ListOptions::default(), self.clock, BUFFER);
+        let (r, slices, mut slice_deltas) =
+            reflector::<EndpointSlice>(&self.client, None, ListOptions::default(), self.clock, BUFFER);
         tasks.spawn(r.run(shutdown.clone()));
         let synced = async { tokio::join!(services.wait_synced(), slices.wait_synced()) };
         if shutdown.run_until_cancelled(synced).await.is_none() {

@@ -28,14 +28,21 @@ pub(super) fn write(table: &Table) -> Result<(), NetlinkError> {
     let mut b = Batch::new();
     // Making it first lets the deletion succeed when there is none.
     b.table(TABLE).delete_table(TABLE).table(TABLE);
-    b.set(TABLE, FRONTS, 12, SetData::Verdict).set(TABLE, NODE_PORTS, 8, SetData::Verdict).set(TABLE, REFUSED, 12, SetData::None);
+    b.set(TABLE, FRONTS, 12, SetData::Verdict).set(TABLE, NODE_PORTS, 8, SetData::Verdict).set(
+        TABLE,
+        REFUSED,
+        12,
+        SetData::None,
+    );
     let (mut by_ip, mut by_port, mut refused) = (Vec::new(), Vec::new(), Vec::new());
     for (i, ((ip, protocol, port), backends)) in table.fronts.iter().enumerate() {
         let chain = format!("svc-{i}");
         match (ip, backends.is_empty()) {
             (Some(ip), true) => refused.push((address_port_key(*ip, *protocol, *port), ElementData::None)),
             (None, true) => {}
-            (Some(ip), false) => by_ip.push((address_port_key(*ip, *protocol, *port), ElementData::Goto(chain.clone()))),
+            (Some(ip), false) => {
+                by_ip.push((address_port_key(*ip, *protocol, *port), ElementData::Goto(chain.clone())))
+            }
             (None, false) => by_port.push((port_key(*protocol, *port), ElementData::Goto(chain.clone()))),
         }
         if !backends.is_empty() {
@@ -43,7 +50,9 @@ pub(super) fn write(table: &Table) -> Result<(), NetlinkError> {
             service_chain(&mut b, &chain, &(*ip, *protocol, *port), &backends.iter().copied().collect::<Vec<_>>());
         }
     }
-    b.add_elements(TABLE, FRONTS, &by_ip).add_elements(TABLE, NODE_PORTS, &by_port).add_elements(TABLE, REFUSED, &refused);
+    b.add_elements(TABLE, FRONTS, &by_ip)
+        .add_elements(TABLE, NODE_PORTS, &by_port)
+        .add_elements(TABLE, REFUSED, &refused);
     entry_chains(&mut b);
     b.commit()
 }
@@ -79,12 +88,17 @@ fn entry_chains(b: &mut Batch) {
     ];
     b.rule(TABLE, "postrouting", &marked);
     // Before the address is translated, so that the refused front is still the destination.
-    for (chain, hook) in [("refuse-forward", Hook::Forward), ("refuse-output", Hook::Output), ("refuse-input", Hook::Input)] {
+    for (chain, hook) in
+        [("refuse-forward", Hook::Forward), ("refuse-output", Hook::Output), ("refuse-input", Hook::Input)]
+    {
         b.base_chain(TABLE, chain, ChainType::Filter, hook, -110);
         let mut tcp = destination();
         tcp.push(Expr::Lookup { set: REFUSED.into(), sreg: R, invert: false });
         let mut other = tcp.clone();
-        tcp.extend([Expr::Meta { key: expr::meta::L4PROTO, dreg: R }, Expr::Cmp { sreg: R, equal: true, value: vec![6] }]);
+        tcp.extend([
+            Expr::Meta { key: expr::meta::L4PROTO, dreg: R },
+            Expr::Cmp { sreg: R, equal: true, value: vec![6] },
+        ]);
         tcp.push(Expr::Reject { tcp_reset: true });
         other.push(Expr::Reject { tcp_reset: false });
         b.rule(TABLE, chain, &tcp).rule(TABLE, chain, &other);
@@ -99,7 +113,8 @@ fn service_chain(b: &mut Batch, chain: &str, front: &Front, backends: &[(Ipv4Add
         b.chain(TABLE, &target);
         let [hi, lo] = port.to_be_bytes();
         // A node port's sender is outside; an endpoint that calls its own Service would answer itself directly.
-        let hide = [Expr::Immediate { dreg: R, value: MASQUERADE.to_vec() }, Expr::MetaSet { key: expr::meta::MARK, sreg: R }];
+        let hide =
+            [Expr::Immediate { dreg: R, value: MASQUERADE.to_vec() }, Expr::MetaSet { key: expr::meta::MARK, sreg: R }];
         if front.0.is_none() {
             b.rule(TABLE, &target, &hide);
         } else {
@@ -113,12 +128,18 @@ fn service_chain(b: &mut Batch, chain: &str, front: &Front, backends: &[(Ipv4Add
             // Translation with ports needs the protocol to be known at this place in the rule.
             Expr::Dnat { address: R, port: Some(R + 1) },
         ];
-        let mut rule = vec![Expr::Meta { key: expr::meta::L4PROTO, dreg: R }, Expr::Cmp { sreg: R, equal: true, value: vec![front.1] }];
+        let mut rule = vec![
+            Expr::Meta { key: expr::meta::L4PROTO, dreg: R },
+            Expr::Cmp { sreg: R, equal: true, value: vec![front.1] },
+        ];
         rule.extend(dnat);
         b.rule(TABLE, &target, &rule);
         let mut choose = Vec::new();
         if left > 1 {
-            choose.extend([Expr::Random { modulus: left, dreg: R }, Expr::Cmp { sreg: R, equal: true, value: vec![0; 4] }]);
+            choose.extend([
+                Expr::Random { modulus: left, dreg: R },
+                Expr::Cmp { sreg: R, equal: true, value: vec![0; 4] },
+            ]);
         }
         choose.push(Expr::Goto(target));
         b.rule(TABLE, chain, &choose);

@@ -36,13 +36,22 @@ impl Table {
         for service in services {
             let Some(spec) = &service.spec else { continue };
             let external_name = spec.type_.as_deref() == Some("ExternalName");
-            let addresses: Vec<Ipv4Addr> = spec.cluster_ips.iter().flatten().chain(&spec.cluster_ip).chain(spec.external_ips.iter().flatten()).filter_map(|ip| ip.parse().ok()).collect();
+            let addresses: Vec<Ipv4Addr> = spec
+                .cluster_ips
+                .iter()
+                .flatten()
+                .chain(&spec.cluster_ip)
+                .chain(spec.external_ips.iter().flatten())
+                .filter_map(|ip| ip.parse().ok())
+                .collect();
             if external_name || addresses.is_empty() {
                 continue;
             }
             let mine = |s: &&Arc<EndpointSlice>| {
                 let label = s.metadata.labels.as_ref().and_then(|l| l.get(SERVICE_NAME));
-                s.metadata.namespace == service.metadata.namespace && label == service.metadata.name.as_ref() && s.address_type == "IPv4"
+                s.metadata.namespace == service.metadata.namespace
+                    && label == service.metadata.name.as_ref()
+                    && s.address_type == "IPv4"
             };
             let local_only = spec.internal_traffic_policy.as_deref() == Some("Local");
             for port in spec.ports.iter().flatten() {
@@ -75,7 +84,8 @@ fn endpoints<'a>(
             p.name.as_deref().unwrap_or_default() == port_name && protocol(p.protocol.as_deref()) == protocol_number
         });
         let Some(port) = port.and_then(|p| u16::try_from(p.port?).ok()) else { continue };
-        for e in slice.endpoints.iter().flatten().filter(|e| only_on.is_none_or(|n| e.node_name.as_deref() == Some(n))) {
+        for e in slice.endpoints.iter().flatten().filter(|e| only_on.is_none_or(|n| e.node_name.as_deref() == Some(n)))
+        {
             let Some(ip) = e.addresses.first().and_then(|a| a.parse().ok()) else { continue };
             let conditions = e.conditions.clone().unwrap_or_default();
             if conditions.ready.unwrap_or(true) {

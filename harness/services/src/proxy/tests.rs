@@ -15,11 +15,15 @@ fn slice(yaml: &str) -> Arc<EndpointSlice> {
 }
 
 fn sample() -> Table {
-    let s = service(r#"{"metadata":{"name":"web","namespace":"d"},"spec":{"clusterIP":"10.96.0.9","clusterIPs":["10.96.0.9"],
-        "ports":[{"port":80,"targetPort":8080,"nodePort":30080},{"name":"dns","port":53,"protocol":"UDP"}]}}"#);
-    let e = slice(r#"{"metadata":{"name":"web-1","namespace":"d","labels":{"kubernetes.io/service-name":"web"}},"addressType":"IPv4",
+    let s = service(
+        r#"{"metadata":{"name":"web","namespace":"d"},"spec":{"clusterIP":"10.96.0.9","clusterIPs":["10.96.0.9"],
+        "ports":[{"port":80,"targetPort":8080,"nodePort":30080},{"name":"dns","port":53,"protocol":"UDP"}]}}"#,
+    );
+    let e = slice(
+        r#"{"metadata":{"name":"web-1","namespace":"d","labels":{"kubernetes.io/service-name":"web"}},"addressType":"IPv4",
         "ports":[{"name":"","protocol":"TCP","port":8080}],
-        "endpoints":[{"addresses":["10.244.1.2"],"conditions":{"ready":true}},{"addresses":["10.244.1.3"],"conditions":{"ready":false}}]}"#);
+        "endpoints":[{"addresses":["10.244.1.2"],"conditions":{"ready":true}},{"addresses":["10.244.1.3"],"conditions":{"ready":false}}]}"#,
+    );
     Table::compute(&[s], &[e], "node-1")
 }
 

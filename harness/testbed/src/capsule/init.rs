@@ -57,7 +57,13 @@ fn run(capsule: &Capsule) -> io::Result<()> {
     cgroup::enter(dirs_of(capsule, "plane"))?;
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
     mount(None::<&str>, "/", None::<&str>, private, None::<&str>)?;
-    mount(Some("proc"), "/proc", Some("proc"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC, None::<&str>)?;
+    mount(
+        Some("proc"),
+        "/proc",
+        Some("proc"),
+        MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC,
+        None::<&str>,
+    )?;
     nix::unistd::sethostname(&capsule.spec.name)?;
     network::set_up()?;
     for name in capsule.spec.node_names() {
@@ -103,7 +109,8 @@ fn start_plane(capsule: &Capsule) -> io::Result<i32> {
 }
 
 fn start_node(capsule: &Capsule, index: u8) -> io::Result<i32> {
-    let namespaces = libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    let namespaces =
+        libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     let (go_read, go) = pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
     let name = format!("node-{index}");
     let pid = process::spawn(namespaces, || {
@@ -124,7 +131,8 @@ fn serve(capsule: &Capsule, children: &mut Children, listener: &OwnedFd, signals
     let mut clients: Vec<OwnedFd> = Vec::new();
     loop {
         let ready = {
-            let mut fds = vec![PollFd::new(listener.as_fd(), PollFlags::POLLIN), PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
+            let mut fds =
+                vec![PollFd::new(listener.as_fd(), PollFlags::POLLIN), PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
             fds.extend(clients.iter().map(|c| PollFd::new(c.as_fd(), PollFlags::POLLIN)));
             if let Some(line) = &capsule.sockets.lifeline {
                 fds.push(PollFd::new(line.as_fd(), PollFlags::POLLIN));

@@ -13,19 +13,12 @@ pub(crate) mod control;
 mod init;
 pub(crate) mod network;
 
-use std::{
-    fs,
-    net::TcpListener,
-    os::fd::OwnedFd,
-    path::PathBuf,
-    sync::Arc,
-};
+use std::{fs, net::TcpListener, os::fd::OwnedFd, path::PathBuf, sync::Arc};
 
 use podlab_apiserver::pki::Authority;
 
 use crate::{
-    cgroup,
-    process,
+    cgroup, process,
     spec::{ClusterSpec, address},
     state::{StateDir, StateError, io_at},
 };
@@ -85,7 +78,8 @@ pub(crate) fn boot(state: &StateDir, spec: &ClusterSpec, sockets: Sockets) -> Re
         cgroups.push((part, cgroup::dirs(&name).map_err(BootError::Cgroup)?));
     }
     let capsule = Capsule { state: state.clone(), spec: spec.clone(), sockets, cgroups };
-    let namespaces = libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    let namespaces =
+        libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     let init = process::spawn(namespaces, move || {
         // The lock lives exactly as long as this process: it inherited the open file.
         let _held = &lock;

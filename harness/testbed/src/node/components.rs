@@ -34,7 +34,12 @@ pub(super) struct Common {
 }
 
 /// Starts the node agent on the bridge's socket.
-pub(super) fn start_kubelet(tasks: &mut JoinSet<Result<(), Failure>>, s: &Settings, socket: &Path, common: &Common) -> Result<(), Failure> {
+pub(super) fn start_kubelet(
+    tasks: &mut JoinSet<Result<(), Failure>>,
+    s: &Settings,
+    socket: &Path,
+    common: &Common,
+) -> Result<(), Failure> {
     let cri = Arc::new(CriSocket::new(socket)?);
     let deps = Deps {
         client: common.client.clone(),
@@ -53,7 +58,11 @@ pub(super) fn start_kubelet(tasks: &mut JoinSet<Result<(), Failure>>, s: &Settin
 }
 
 /// Starts the bundled CSI driver, tells the node agent of it, and provisions for the node's claims.
-pub(super) fn start_csi(tasks: &mut JoinSet<Result<(), Failure>>, s: &Settings, common: &Common) -> Result<(), Failure> {
+pub(super) fn start_csi(
+    tasks: &mut JoinSet<Result<(), Failure>>,
+    s: &Settings,
+    common: &Common,
+) -> Result<(), Failure> {
     let home = Path::new(KUBELET_DIR).join("plugins").join(driver::NAME);
     let socket = home.join("csi.sock");
     let config = DriverConfig { socket: socket.clone(), root: home.join("volumes"), node_id: s.name.clone() };

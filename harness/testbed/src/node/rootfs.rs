@@ -13,10 +13,7 @@ use nix::{
 };
 
 use super::{RUN_DIR, agent::CONTENT};
-use crate::{
-    capsule::Capsule,
-    spec::address,
-};
+use crate::{capsule::Capsule, spec::address};
 
 const NONE: Option<&str> = None;
 /// Where the node keeps our own program, for the CNI plugins and `podlab enter`.
@@ -151,14 +148,32 @@ fn devices(dev: &Path) -> io::Result<()> {
         mknod(&path, SFlag::S_IFCHR, Mode::from_bits_truncate(mode), makedev(major, minor))?;
         fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
     }
-    for (target, name) in [("/proc/self/fd", "fd"), ("/proc/self/fd/0", "stdin"), ("/proc/self/fd/1", "stdout"), ("/proc/self/fd/2", "stderr"), ("pts/ptmx", "ptmx")] {
+    for (target, name) in [
+        ("/proc/self/fd", "fd"),
+        ("/proc/self/fd/0", "stdin"),
+        ("/proc/self/fd/1", "stdout"),
+        ("/proc/self/fd/2", "stderr"),
+        ("pts/ptmx", "ptmx"),
+    ] {
         symlink(target, dev.join(name))?;
     }
     fs::create_dir_all(dev.join("pts"))?;
-    mount(Some("devpts"), &dev.join("pts"), Some("devpts"), MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, Some("newinstance,ptmxmode=0666,mode=0620"))?;
+    mount(
+        Some("devpts"),
+        &dev.join("pts"),
+        Some("devpts"),
+        MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC,
+        Some("newinstance,ptmxmode=0666,mode=0620"),
+    )?;
     tmpfs(&dev.join("shm"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, "mode=1777")?;
     fs::create_dir_all(dev.join("mqueue"))?;
-    mount(Some("mqueue"), &dev.join("mqueue"), Some("mqueue"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC, NONE)?;
+    mount(
+        Some("mqueue"),
+        &dev.join("mqueue"),
+        Some("mqueue"),
+        MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC,
+        NONE,
+    )?;
     Ok(())
 }
 

@@ -14,7 +14,9 @@ pub(super) async fn create(client: &Client) -> Result<(), ApiError> {
     ensure::<storage::CSIDriver>(client, json!({"metadata": {"name": driver::NAME},
         "spec": {"attachRequired": false, "podInfoOnMount": false, "fsGroupPolicy": "File", "volumeLifecycleModes": ["Persistent"]}}))
     .await?;
-    for (name, mode, default) in [("standard", "WaitForFirstConsumer", true), ("standard-immediate", "Immediate", false)] {
+    for (name, mode, default) in
+        [("standard", "WaitForFirstConsumer", true), ("standard-immediate", "Immediate", false)]
+    {
         let mut annotations = serde_json::Map::new();
         if default {
             annotations.insert("storageclass.kubernetes.io/is-default-class".into(), "true".into());

@@ -2,11 +2,7 @@
 
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 
-use podlab_api::{
-    ApiError,
-    core::Service,
-    discovery::EndpointSlice,
-};
+use podlab_api::{ApiError, core::Service, discovery::EndpointSlice};
 use podlab_client::Client;
 use podlab_clock::Clock;
 use podlab_services::dns::Dns;
@@ -23,7 +19,8 @@ pub(super) fn server(client: &Client, clock: Clock) -> std::io::Result<Dns> {
     let udp = UdpSocket::bind((address::DNS, 53))?;
     let tcp = TcpListener::bind((address::DNS, 53))?;
     let host = |name: &str, ip: Ipv4Addr| (name.to_owned(), ip);
-    let hosts = vec![host("registry.test", address::REGISTRY), host("private.registry.test", address::PRIVATE_REGISTRY)];
+    let hosts =
+        vec![host("registry.test", address::REGISTRY), host("private.registry.test", address::PRIVATE_REGISTRY)];
     Ok(Dns::new(client.clone(), clock, address::DOMAIN, hosts, udp, tcp))
 }
 

@@ -67,7 +67,12 @@ impl Api for LocalApi {
         Ok(stream.map(|e| e.map(event)).boxed())
     }
 
-    async fn create(&self, c: &Collection, parent: Option<(&str, &'static str)>, object: Object) -> Result<Arc<Object>, ApiError> {
+    async fn create(
+        &self,
+        c: &Collection,
+        parent: Option<(&str, &'static str)>,
+        object: Object,
+    ) -> Result<Arc<Object>, ApiError> {
         self.0.create(&c.resource, c.namespace.as_deref(), parent, object).await
     }
 
@@ -87,10 +92,19 @@ impl Api for LocalApi {
     }
 
     async fn delete(&self, t: &Target, options: &DeleteOptions) -> Result<Arc<Object>, ApiError> {
-        self.0.delete(&t.collection.resource, t.collection.namespace.as_deref(), &t.name, &delete_options(options)).await
+        self.0
+            .delete(&t.collection.resource, t.collection.namespace.as_deref(), &t.name, &delete_options(options))
+            .await
     }
 
-    async fn delete_collection(&self, c: &Collection, list: &ListOptions, options: &DeleteOptions) -> Result<(), ApiError> {
-        self.0.delete_collection(&c.resource, c.namespace.as_deref(), &list_options(list), &delete_options(options)).await
+    async fn delete_collection(
+        &self,
+        c: &Collection,
+        list: &ListOptions,
+        options: &DeleteOptions,
+    ) -> Result<(), ApiError> {
+        self.0
+            .delete_collection(&c.resource, c.namespace.as_deref(), &list_options(list), &delete_options(options))
+            .await
     }
 }

@@ -58,7 +58,8 @@ pub(crate) fn main(capsule: &Capsule) -> i32 {
 
 /// An error with all its causes in one line.
 pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    std::iter::successors(error.source(), |e| e.source()).fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+    std::iter::successors(error.source(), |e| e.source())
+        .fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 async fn run(capsule: &Capsule) -> Result<(), Failure> {
@@ -137,7 +138,12 @@ fn components(
     });
 }
 
-async fn api_server(capsule: &Capsule, clock: Clock, rng: &Rng, recorder: &Recorder) -> Result<Arc<ApiServer>, Failure> {
+async fn api_server(
+    capsule: &Capsule,
+    clock: Clock,
+    rng: &Rng,
+    recorder: &Recorder,
+) -> Result<Arc<ApiServer>, Failure> {
     let durable = match capsule.spec.durable {
         Durability::Off => Durable::Off,
         Durability::Batch => Durable::Batch,
@@ -151,7 +157,10 @@ async fn api_server(capsule: &Capsule, clock: Clock, rng: &Rng, recorder: &Recor
 }
 
 /// Waits for SIGTERM or for the first task that ends; then stops the rest.
-pub(crate) async fn finish(mut tasks: JoinSet<Result<(), Failure>>, shutdown: &CancellationToken) -> Result<(), Failure> {
+pub(crate) async fn finish(
+    mut tasks: JoinSet<Result<(), Failure>>,
+    shutdown: &CancellationToken,
+) -> Result<(), Failure> {
     let mut term = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let first = tokio::select! {
         _ = term.recv() => Ok(()),

@@ -84,7 +84,9 @@ fn stand_in(word: &str) -> String {
         None => (word, ""),
     };
     let hex = |s: &str, n: usize| s.len() == n && s.bytes().all(|b| b.is_ascii_hexdigit());
-    let uid = bare.len() == 36 && bare.split('-').map(str::len).eq([8, 4, 4, 4, 12]) && bare.split('-').all(|p| hex(p, p.len()));
+    let uid = bare.len() == 36
+        && bare.split('-').map(str::len).eq([8, 4, 4, 4, 12])
+        && bare.split('-').all(|p| hex(p, p.len()));
     let host = bare.split_once(':').map_or(bare, |(h, _)| h);
     let dotted: Vec<&str> = host.split('.').collect();
     let ip = dotted.len() == 4 && dotted.iter().all(|p| p.parse::<u8>().is_ok());
@@ -118,7 +120,10 @@ mod tests {
         let names = [("ns-x1".to_owned(), "NS".to_owned())];
         for (text, expected) in [
             ("Successfully assigned ns-x1/a to node-1", "Successfully assigned NS/a to node-1"),
-            ("in 98ms (98ms including waiting). Image size: 961250 bytes.", "in <dur> (<dur> including waiting). Image size: <n> bytes."),
+            (
+                "in 98ms (98ms including waiting). Image size: 961250 bytes.",
+                "in <dur> (<dur> including waiting). Image size: <n> bytes.",
+            ),
             ("dial tcp 10.244.1.2:8080: refused", "dial tcp <ip>:<port>: refused"),
             ("uid 514b4074-1e89-4c19-a805-7f09272087d8.", "uid <uid>."),
             ("exit code 137, restarted 3 times", "exit code 137, restarted 3 times"),
