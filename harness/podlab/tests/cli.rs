@@ -69,10 +69,43 @@ fn scenarios_that_cannot_be_used_are_all_named_and_nothing_is_played() {
     assert_eq!(podlab(&["e2e", "nothing-has-this-name", "--scenarios", "s"], dir.path()).status.code(), Some(2));
 }
 
+/// Ends the cluster whatever the test comes to: its state is about to be deleted.
+struct Down<'a>(&'a str, &'a Path);
+
+impl Drop for Down<'_> {
+    fn drop(&mut self) {
+        let _ = podlab(&["down", "--name", self.0], self.1);
+    }
+}
+
+#[test]
+fn a_state_directory_may_be_deeper_than_a_socket_address_is_long() {
+    let dir = tempfile::tempdir().unwrap();
+    let deep = dir.path().join("d".repeat(120));
+    std::fs::create_dir(&deep).unwrap();
+    let up = podlab(&["up", "--name", "deep"], &deep);
+    let _down = Down("deep", &deep);
+    assert_eq!(up.status.code(), Some(0), "{}", stderr(&up));
+    let stop = podlab(&["node", "kill", "node-1", "--name", "deep"], &deep);
+    assert_eq!(stop.status.code(), Some(0), "{}", stderr(&stop));
+}
+
+#[test]
+fn a_cluster_that_cannot_boot_says_why_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    // A file where the node's own directory must be mounted.
+    std::fs::write(dir.path().join("image-cache"), "").unwrap();
+    let up = podlab(&["up", "--name", "broken"], dir.path());
+    let _down = Down("broken", dir.path());
+    assert_eq!(up.status.code(), Some(2));
+    assert!(stderr(&up).contains("node-1 of cluster \"broken\" has ended: node-1 init:"), "{}", stderr(&up));
+}
+
 #[test]
 fn a_cluster_comes_up_refuses_a_second_of_its_name_and_goes_without_a_trace() {
     let dir = tempfile::tempdir().unwrap();
     let up = podlab(&["up", "--name", "cli-test"], dir.path());
+    let _down = Down("cli-test", dir.path());
     assert_eq!(up.status.code(), Some(0), "{}", stderr(&up));
     let mode = std::os::unix::fs::PermissionsExt::mode(
         &std::fs::metadata(dir.path().join("podlab.kubeconfig")).unwrap().permissions(),
@@ -84,7 +117,7 @@ fn a_cluster_comes_up_refuses_a_second_of_its_name_and_goes_without_a_trace() {
     let ps = podlab(&["ps", "-o", "json"], dir.path());
     assert!(String::from_utf8_lossy(&ps.stdout).contains("\"live\": true"));
     let inside = podlab(&["enter", "--name", "cli-test", "--", "hostname"], dir.path());
-    assert_eq!(String::from_utf8_lossy(&inside.stdout).trim(), "node-1");
+    assert_eq!(String::from_utf8_lossy(&inside.stdout).trim(), "node-1", "{}", stderr(&inside));
     let archive = dir.path().join("i.tar");
     podlab_testimage::Image::testimage().write_archive(&archive, "docker.io/library/mine:1").unwrap();
     let load = podlab(&["image", "load", "--name", "cli-test", "i.tar"], dir.path());

@@ -91,6 +91,16 @@ pub enum ClusterError {
         /// Why.
         why: String,
     },
+    /// A part of it ended while it was waited for.
+    #[error("{part} of cluster {name:?} has ended: {why}")]
+    Ended {
+        /// Which cluster.
+        name: String,
+        /// Which part, as in `podlab logs`.
+        part: String,
+        /// The last line of its log.
+        why: String,
+    },
     /// Not ready in time.
     #[error("not Ready after {after:?}: {missing}; see `podlab logs plane --name {name}`")]
     NotReady {
@@ -134,10 +144,11 @@ impl Cluster {
     /// [`ClusterError`].
     pub fn boot(zygote: &Zygote, spec: ClusterSpec) -> Result<Self, ClusterError> {
         let state = StateDir::of(&spec.name)?;
-        state.create(&spec)?;
+        // First of all: what a living cluster of this name keeps there is not ours to replace.
         if state.is_live() {
             return Err(StateError::Live(spec.name).into());
         }
+        state.create(&spec)?;
         if spec.publish.len() > MAX_PUBLISHED {
             return Err(ClusterError::TooManyPorts);
         }
@@ -196,7 +207,8 @@ impl Cluster {
     /// Waits until every node is Ready. Safe to drop.
     ///
     /// # Errors
-    /// [`ClusterError::NotReady`] after `within`, naming what is missing.
+    /// [`ClusterError::NotReady`] after `within`, naming what is missing; [`ClusterError::Ended`] as soon as the capsule
+    /// or a node has, with the last it said.
     pub async fn wait_ready(&self, clock: Clock, within: Duration) -> Result<(), ClusterError> {
         let client = self.client()?;
         let wanted = self.spec.node_names();
@@ -212,13 +224,41 @@ impl Cluster {
                 }
             }
         };
-        match clock.timeout(within, watch).await {
+        let watch = async {
+            tokio::select! {
+                done = watch => Ok(done),
+                ended = self.end_of_a_part(clock) => Err(ended),
+            }
+        };
+        let outcome = match clock.timeout(within, watch).await {
+            Some(Err(ended)) => return Err(ended),
+            Some(Ok(done)) => Some(done),
+            None => None,
+        };
+        match outcome {
             Some(Ok(())) if ready.values().all(|r| *r) => Ok(()),
             Some(Err(source)) => Err(ClusterError::Api { name: self.spec.name.clone(), source }),
             _ => {
                 let missing: Vec<_> = ready.iter().filter(|(_, r)| !**r).map(|(n, _)| n.clone()).collect();
                 let missing = missing.join(", ");
                 Err(ClusterError::NotReady { name: self.spec.name.clone(), after: within, missing })
+            }
+        }
+    }
+
+    /// Waits until the capsule or a node has ended. The plane is left out: it is started again.
+    async fn end_of_a_part(&self, clock: Clock) -> ClusterError {
+        loop {
+            clock.sleep(PART_CHECK).await;
+            let node = || {
+                let status = Control::connect(&self.state.control_socket()).ok()?.status().ok()?;
+                status.into_iter().find(|(name, pid)| *pid == 0 && name != "plane").map(|(name, _)| name)
+            };
+            let part = if self.state.is_live() { node() } else { Some("capsule".to_owned()) };
+            if let Some(part) = part {
+                let log = fs::read_to_string(self.log_path(&part)).unwrap_or_default();
+                let why = log.lines().next_back().unwrap_or("it said nothing").to_owned();
+                return ClusterError::Ended { name: self.spec.name.clone(), part, why };
             }
         }
     }
@@ -307,6 +347,9 @@ impl Drop for Cluster {
         }
     }
 }
+
+/// How often parts are looked at while waiting for them: the wait is for a rare failure, its cost is one packet.
+const PART_CHECK: Duration = Duration::from_millis(100);
 
 /// How soon an API server that is not there yet is asked again.
 const RETRY: Duration = Duration::from_millis(20);

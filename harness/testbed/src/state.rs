@@ -12,6 +12,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use sha2::{Digest, Sha256};
+
 use crate::spec::ClusterSpec;
 
 /// Why the state of a cluster could not be used.
@@ -114,9 +116,13 @@ impl StateDir {
         self.join("nodes").join(node).join("run/init.sock")
     }
 
-    /// Name of the cluster's cgroup in each hierarchy, below the group of who booted it.
+    /// Name of the cluster's cgroup in each hierarchy, below the group of who booted it. Clusters of one name in
+    /// different state roots have different ones.
     pub fn cgroup(&self) -> String {
-        format!("podlab-{}", self.name)
+        let root = fs::canonicalize(root()).unwrap_or_else(|_| root());
+        let digest: [u8; 32] = Sha256::digest(root.as_os_str().as_encoded_bytes()).into();
+        let [a, b, c, d, ..] = digest;
+        format!("podlab-{}.{:08x}", self.name, u32::from_be_bytes([a, b, c, d]))
     }
 
     /// Makes the directory with all below it. 0700: keys are in it.
@@ -183,7 +189,7 @@ impl StateDir {
 
     /// Removes what the kernel cannot: cgroups, loop devices' files, the directory (unless `keep`).
     pub fn sweep(&self, keep: bool) {
-        crate::cgroup::remove(&self.cgroup());
+        crate::cgroup::sweep(&self.cgroup());
         if keep {
             let _ = fs::remove_file(self.control_socket());
             let _ = fs::remove_dir_all(self.join("nodes"));
@@ -213,14 +219,7 @@ pub fn collect_garbage() -> Vec<String> {
             gone.push(state.name().to_owned());
         }
     }
-    // A group whose directory is gone belongs to nobody; the kernel refuses to remove one that is still in use.
-    for name in crate::cgroup::clusters() {
-        if let Ok(state) = StateDir::of(&name)
-            && !state.path().exists()
-        {
-            crate::cgroup::remove(&state.cgroup());
-        }
-    }
+    crate::cgroup::clusters().iter().for_each(|group| crate::cgroup::sweep(group));
     gone
 }
 
@@ -242,5 +241,19 @@ mod tests {
         drop(lock);
         collect_garbage();
         assert!(!state.path().exists(), "it lived and its lock is free: it has died");
+    }
+
+    #[test]
+    fn an_empty_group_is_swept_only_when_nobody_claims_it() {
+        // A group of another state root: that is whose boot this process's garbage collection must not disturb.
+        let name = format!("podlab-claim-test-{}.0", std::process::id());
+        let claim = crate::cgroup::claim(&name).unwrap();
+        let inner = format!("{name}/node-1");
+        crate::cgroup::create(&inner).unwrap();
+        collect_garbage();
+        assert!(!crate::cgroup::dirs(&inner).unwrap().is_empty());
+        drop(claim);
+        collect_garbage();
+        assert!(crate::cgroup::dirs(&name).unwrap().is_empty());
     }
 }

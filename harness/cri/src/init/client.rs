@@ -2,12 +2,12 @@
 
 use std::{
     io,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+    os::fd::{FromRawFd, OwnedFd, RawFd},
     path::{Path, PathBuf},
 };
 
 use nix::sys::{
-    socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt},
+    socket::{setsockopt, sockopt},
     time::TimeVal,
 };
 use parking_lot::Mutex;
@@ -15,7 +15,7 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 use super::{
     exits::Exit,
-    wire::{MAX_PACKET, recv_packet, send_packet},
+    wire::{MAX_PACKET, connect_to, recv_packet, send_packet},
 };
 use crate::sys::{aio::watch, proc::ProcessId};
 
@@ -67,12 +67,7 @@ pub struct InitClient {
 }
 
 fn dial(path: &Path) -> Result<OwnedFd, InitError> {
-    let connect_to = || -> io::Result<OwnedFd> {
-        let fd = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
-        connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
-        Ok(fd)
-    };
-    connect_to().map_err(|source| InitError::Socket { path: path.to_owned(), source })
+    connect_to(path).map_err(|source| InitError::Socket { path: path.to_owned(), source })
 }
 
 impl InitClient {

@@ -16,4 +16,4 @@ pub use client::{AgentCommand, ExitStream, InitClient, InitError, Status};
 pub(crate) use client::{dup_high, pipe};
 pub use exits::Exit;
 pub use server::{Init, InitConfig};
-pub use wire::{recv_packet, send_packet};
+pub use wire::{connect_to, listen_at, recv_packet, send_packet};

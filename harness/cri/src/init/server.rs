@@ -24,7 +24,7 @@ use nix::{
     sys::{
         signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask},
         signalfd::{SfdFlags, SignalFd},
-        socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept4, bind, listen, socket},
+        socket::{SockFlag, accept4},
         wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid},
     },
     unistd::{ForkResult, Pid, fork},
@@ -33,7 +33,7 @@ use podlab_clock::Clock;
 
 use super::{
     exits::{Exit, Exits},
-    wire::{MAX_PACKET, recv_packet, send_packet},
+    wire::{MAX_PACKET, listen_at, recv_packet, send_packet},
 };
 use crate::sys::proc::start_time;
 
@@ -97,11 +97,7 @@ impl Init {
     /// What the kernel refuses.
     pub fn new(config: InitConfig, clock: Clock) -> io::Result<Self> {
         std::fs::create_dir_all(&config.run_dir)?;
-        let _ = std::fs::remove_file(&config.socket);
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
-        bind(listener.as_raw_fd(), &UnixAddr::new(&config.socket)?)?;
-        listen(&listener, Backlog::new(64)?)?;
+        let listener = listen_at(&config.socket)?;
         let is_first = std::process::id() == 1;
         if !is_first {
             nix::sys::prctl::set_child_subreaper(true)?;

@@ -7,15 +7,9 @@
 //! | `crash NODE`, `boot NODE` | `ok` once it is done |
 //! | `down` | none: everything ends |
 
-use std::{
-    collections::BTreeMap,
-    io,
-    os::fd::{AsRawFd, OwnedFd},
-    path::Path,
-};
+use std::{collections::BTreeMap, io, os::fd::OwnedFd, path::Path};
 
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
-use podlab_cri::init::{recv_packet, send_packet};
+use podlab_cri::init::{connect_to, recv_packet, send_packet};
 
 /// A client of capsule init. Blocking.
 #[derive(Debug)]
@@ -27,9 +21,7 @@ impl Control {
     /// # Errors
     /// When nobody listens.
     pub fn connect(path: &Path) -> io::Result<Self> {
-        let fd = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
-        connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
-        Ok(Self(fd))
+        connect_to(path).map(Self)
     }
 
     /// Sends a request and waits for its answer, without the leading `ok`.

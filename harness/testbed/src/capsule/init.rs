@@ -12,12 +12,12 @@ use nix::{
     sys::{
         signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask},
         signalfd::{SfdFlags, SignalFd},
-        socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept4, bind, listen, socket},
+        socket::{SockFlag, accept4},
         wait::{WaitPidFlag, WaitStatus, waitpid},
     },
     unistd::{Pid, pipe2, setsid},
 };
-use podlab_cri::init::{recv_packet, send_packet};
+use podlab_cri::init::{listen_at, recv_packet, send_packet};
 
 use super::{Capsule, network};
 use crate::{cgroup, node, plane, process};
@@ -54,7 +54,7 @@ fn run(capsule: &Capsule) -> io::Result<()> {
         nix::sys::signal::signal(Signal::SIGCHLD, nix::sys::signal::SigHandler::SigDfl)?;
     }
     process::redirect_stdio(&capsule.state.join("logs/capsule.log"))?;
-    cgroup::enter(dirs_of(capsule, "plane"))?;
+    cgroup::enter(dirs_of(capsule, "plane")).map_err(doing("enter its cgroup"))?;
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
     mount(None::<&str>, "/", None::<&str>, private, None::<&str>)?;
     mount(
@@ -65,11 +65,11 @@ fn run(capsule: &Capsule) -> io::Result<()> {
         None::<&str>,
     )?;
     nix::unistd::sethostname(&capsule.spec.name)?;
-    network::set_up()?;
+    network::set_up().map_err(doing("set up its network"))?;
     for name in capsule.spec.node_names() {
-        node::disk::mount_disk(&capsule.state, &capsule.spec, &name)?;
+        node::disk::mount_disk(&capsule.state, &capsule.spec, &name).map_err(doing("mount a node's disk"))?;
     }
-    let listener = control_socket(capsule)?;
+    let listener = listen_at(&capsule.state.control_socket())?;
     let mut mask = SigSet::empty();
     mask.add(Signal::SIGCHLD);
     sigprocmask(SigmaskHow::SIG_BLOCK, Some(&mask), None)?;
@@ -82,18 +82,13 @@ fn run(capsule: &Capsule) -> io::Result<()> {
     serve(capsule, &mut children, &listener, &signals)
 }
 
-fn dirs_of<'a>(capsule: &'a Capsule, part: &str) -> &'a [PathBuf] {
-    capsule.cgroups.iter().find(|(name, _)| name == part).map_or(&[], |(_, dirs)| dirs)
+/// Puts what was tried in front of the kernel's words.
+fn doing(what: &'static str) -> impl Fn(io::Error) -> io::Error {
+    move |e| io::Error::new(e.kind(), format!("{what}: {e}"))
 }
 
-fn control_socket(capsule: &Capsule) -> io::Result<OwnedFd> {
-    let path = capsule.state.control_socket();
-    let _ = std::fs::remove_file(&path);
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
-    bind(listener.as_raw_fd(), &UnixAddr::new(&path)?)?;
-    listen(&listener, Backlog::new(16)?)?;
-    Ok(listener)
+fn dirs_of<'a>(capsule: &'a Capsule, part: &str) -> &'a [PathBuf] {
+    capsule.cgroups.iter().find(|(name, _)| name == part).map_or(&[], |(_, dirs)| dirs)
 }
 
 /// A child must take signals again that init reads from a descriptor.
@@ -117,12 +112,17 @@ fn start_node(capsule: &Capsule, index: u8) -> io::Result<i32> {
         unmask();
         node::main(capsule, index, dirs_of(capsule, &name), &go_read)
     })?;
-    let plugged = network::plug(index, pid);
-    if let Err(e) = plugged {
+    if let Err(e) = network::plug(index, pid) {
+        // A node that could not start has no namespace to plug into, some moments before it has ended. Its own log
+        // says why, and the loop reaps it.
+        if process::pidfd_open(pid).is_ok_and(|fd| process::wait_gone(&fd, 200)) {
+            return Ok(pid);
+        }
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-        return Err(e);
+        return Err(doing("plug a node into the network")(e));
     }
-    nix::unistd::write(&go, b"g")?;
+    // Fails only when the node has ended, which the loop finds.
+    let _ = nix::unistd::write(&go, b"g");
     Ok(pid)
 }
 

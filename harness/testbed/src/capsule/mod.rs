@@ -69,8 +69,8 @@ pub(crate) fn boot(state: &StateDir, spec: &ClusterSpec, sockets: Sockets) -> Re
     write_credentials(state, spec, &sockets)?;
     let lock = state.lock()?.ok_or_else(|| StateError::Live(spec.name.clone()))?;
     let _ = fs::remove_file(state.join("kept"));
-    cgroup::remove(&state.cgroup());
-    cgroup::create(&state.cgroup()).map_err(BootError::Cgroup)?;
+    cgroup::sweep(&state.cgroup());
+    let claim = cgroup::claim(&state.cgroup()).map_err(BootError::Cgroup)?;
     let mut cgroups = Vec::new();
     for part in std::iter::once("plane".to_owned()).chain(spec.node_names()) {
         let name = format!("{}/{part}", state.cgroup());
@@ -81,8 +81,8 @@ pub(crate) fn boot(state: &StateDir, spec: &ClusterSpec, sockets: Sockets) -> Re
     let namespaces =
         libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     let init = process::spawn(namespaces, move || {
-        // The lock lives exactly as long as this process: it inherited the open file.
-        let _held = &lock;
+        // Lock and claim live exactly as long as this process: it inherited the open files.
+        let _held = (&lock, &claim);
         init::main(capsule)
     })
     .map_err(BootError::Namespaces)?;
