@@ -1,6 +1,7 @@
 //! Reaching into a running cluster from outside: nodes' namespaces and files, registries.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io,
     net::SocketAddr,
@@ -56,6 +57,18 @@ impl NodeInside {
 }
 
 impl Cluster {
+    /// Exit codes that a node's init has recorded and no bridge has fetched yet, by container id. The record outlives
+    /// the node, so it can be read while the node is down.
+    pub fn recorded_exits(&self, node: &str) -> BTreeMap<String, i32> {
+        let record = self.state().join("nodes").join(node).join("run/init/exits");
+        let text = fs::read_to_string(record).unwrap_or_default();
+        let exit = |line| {
+            let exit = podlab_cri::init::Exit::parse(line)?;
+            Some((exit.key.strip_prefix("c/")?.to_owned(), exit.code))
+        };
+        text.lines().filter_map(exit).collect()
+    }
+
     /// Reaches into a node.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! SIGKILL of plane, agent and whole nodes at random moments.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use libtest_mimic::Failed;
 use podlab_api::{
@@ -48,6 +48,7 @@ async fn play(cluster: &Cluster, kills: u32, rng: &Rng) -> Result<(), Failed> {
             .await?;
         let moment = Duration::from_millis(rng.below(400));
         let victim = n % 3;
+        let mut crashed = None;
         let writes = write_until(&client, n, clock, moment);
         acknowledged.extend(writes.await);
         match victim {
@@ -61,10 +62,15 @@ async fn play(cluster: &Cluster, kills: u32, rng: &Rng) -> Result<(), Failed> {
             }
             _ => {
                 cluster.control(&format!("crash {away}"))?;
+                crashed = Some(Crashed {
+                    node: away,
+                    recorded: cluster.recorded_exits(away),
+                    reported: code(&client.namespaced("default").get(&short).await?),
+                });
                 cluster.control(&format!("boot {away}"))?;
             }
         }
-        check_exit(&client, &short, victim == 2).await.map_err(|e| {
+        check_exit(&client, &short, crashed).await.map_err(|e| {
             Failed::from(format!(
                 "kill {n} (of {}): {}",
                 ["plane", "agent", "node"][victim as usize],
@@ -105,17 +111,39 @@ async fn write_until(client: &Client, round: u32, clock: Clock, moment: Duration
     done
 }
 
-/// The short Pod ends as Failed with its own code. Only a node that lost its power may not know it: then the runtime says
-/// 255 for a container it finds on disk but not among the living, or the agent 137 for one it cannot find at all.
-async fn check_exit(client: &Client, name: &str, power_was_lost: bool) -> Result<(), Failed> {
-    let code = |p: &Pod| {
-        Some(p.status.as_ref()?.container_statuses.as_ref()?.first()?.state.as_ref()?.terminated.as_ref()?.exit_code)
-    };
+/// What was known of exits at the moment a node had crashed.
+struct Crashed<'a> {
+    node: &'a str,
+    /// By its init, of containers whose end the agent had not fetched.
+    recorded: BTreeMap<String, i32>,
+    /// By the API, of the short Pod.
+    reported: Option<i32>,
+}
+
+/// Exit code of a Pod's container, once it has ended.
+fn code(pod: &Pod) -> Option<i32> {
+    Some(pod.status.as_ref()?.container_statuses.as_ref()?.first()?.state.as_ref()?.terminated.as_ref()?.exit_code)
+}
+
+/// The short Pod ends as Failed with its own code. Only a container that was killed together with its node has none: then
+/// the runtime says 255 for what it finds on disk but not among the living, or the agent 137 for what it cannot find at
+/// all. An end that init had recorded, or the API had shown, is not such a one.
+async fn check_exit(client: &Client, name: &str, crashed: Option<Crashed<'_>>) -> Result<(), Failed> {
     let ended = |p: &Pod| matches!(p.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Failed" | "Succeeded"));
     let pod = pods::wait(client, name, "ended", LIMIT, ended).await?;
+    let killed_with_its_node = crashed.is_some_and(|crashed| {
+        let status = pod.status.as_ref().and_then(|s| s.container_statuses.as_ref()).and_then(|c| c.first());
+        let id = status.and_then(|s| s.container_id.as_deref()).and_then(|id| id.rsplit('/').next());
+        let recorded = match id {
+            Some(id) => crashed.recorded.contains_key(id),
+            None => !crashed.recorded.is_empty(),
+        };
+        let there = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()) == Some(crashed.node);
+        there && !recorded && crashed.reported.is_none()
+    });
     match code(&pod) {
         Some(7) => Ok(()),
-        Some(137 | 255) if power_was_lost => Ok(()),
+        Some(137 | 255) if killed_with_its_node => Ok(()),
         other => Err(format!("{name} ended with {other:?}, not with its own code").into()),
     }
 }
