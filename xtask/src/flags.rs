@@ -62,7 +62,7 @@ pub(crate) fn cargo(args: &[&str], rest: &[String]) -> Verdict {
 
 /// Builds podlab and starts one of its verbs in the caller's folder.
 fn podlab(verb: &str, rest: &[String]) -> Verdict {
-    let code = cargo(&["build", "--quiet", "-p", "podlab"], &[])?;
+    let code = cargo(&["build", "--quiet", "--workspace", "--bin", "podlab"], &[])?;
     if code != 0 {
         return Ok(2);
     }
