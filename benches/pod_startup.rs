@@ -21,7 +21,7 @@ use tokio::runtime::Runtime;
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn pod(name: &str) -> Pod {
-    let spec = json!({"terminationGracePeriodSeconds": 0, "containers": [
+    let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [
         {"name": "c", "image": "registry.test/testimage:1", "command": ["pause"], "resources": {"limits": {"cpu": "1", "memory": "64Mi"}}}]});
     Pod {
         metadata: ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() },
@@ -55,10 +55,14 @@ async fn one(client: &Client, recorder: &Recorder, clock: Clock, name: &str) -> 
             }
         }
     };
-    clock.timeout(LIMIT, ready).await.expect("the Pod becomes Ready");
+    if clock.timeout(LIMIT, ready).await.is_none() {
+        let pod = pods.get(name).await.map(|p| serde_json::to_string(&p.status).unwrap_or_default());
+        panic!("{name} is not Ready within {LIMIT:?}: {pod:?}");
+    }
     let took = clock.now().since(start);
-    let now = DeleteOptions { grace_period: Some(Duration::ZERO), ..DeleteOptions::default() };
-    pods.delete(name, &now).await.expect("the Pod can be deleted");
+    // An orderly deletion: one by force is gone from the API while its containers are still being taken down, and that
+    // work would run beside the next Pod's start.
+    pods.delete(name, &DeleteOptions::default()).await.expect("the Pod can be deleted");
     let gone = async {
         while let Some(Ok(event)) = watch.next().await {
             if event.kind == WatchType::Deleted && event.object.metadata.name.as_deref() == Some(name) {

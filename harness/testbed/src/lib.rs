@@ -4,6 +4,11 @@
 //! Call [`early_main`] first thing in `main`: it answers when this program is exec'ed as a CNI plugin, and forks the
 //! [`Zygote`] that capsules are made from.
 #![deny(missing_docs)]
+#![deny(
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "they panic when a log file lies on a full disk: telemetry::say"
+)]
 
 mod capsule;
 mod cgroup;

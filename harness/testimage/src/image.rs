@@ -136,17 +136,43 @@ mod tests {
         assert_eq!(a.layers, other.layers);
     }
 
+    /// The program on disk, ready to run.
+    fn program(dir: &std::path::Path) -> std::path::PathBuf {
+        use std::os::unix::fs::PermissionsExt;
+        let program = dir.join("testimage");
+        std::fs::write(&program, BINARY).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        program
+    }
+
     #[test]
     fn every_linked_tool_is_one_the_program_knows() {
         let dir = tempfile::tempdir().unwrap();
-        let program = dir.path().join("testimage");
-        std::fs::write(&program, BINARY).unwrap();
-        let chmod = std::process::Command::new("chmod").arg("755").arg(&program).status().unwrap();
-        assert!(chmod.success());
-        let output = std::process::Command::new(&program).arg("--list").output().unwrap();
+        let output = std::process::Command::new(program(dir.path())).arg("--list").output().unwrap();
         let known = String::from_utf8(output.stdout).unwrap();
         for tool in TOOLS {
             assert!(known.lines().any(|l| l == *tool), "{tool}");
+        }
+    }
+
+    #[test]
+    fn a_server_obeys_term_however_early_it_comes() {
+        use std::{
+            io::{BufRead, BufReader},
+            process::{Command, Stdio},
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let program = program(dir.path());
+        for _ in 0..20 {
+            let mut command = Command::new(&program);
+            command.args(["serve", "--port", "0", "--bind", "127.0.0.1"]).stdout(Stdio::piped());
+            let mut server = command.spawn().unwrap();
+            let mut line = String::new();
+            BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+            assert!(line.starts_with("serving"), "{line}");
+            let kill = Command::new(&program).args(["kill", "-s", "TERM", &server.id().to_string()]).status().unwrap();
+            assert!(kill.success());
+            assert_eq!(server.wait().unwrap().code(), Some(0));
         }
     }
 }

@@ -31,7 +31,8 @@ pub fn serve(args: &[String]) -> i32 {
     }
     let bind = value("--bind").cloned().unwrap_or_else(|| "0.0.0.0".into());
     let unhealthy = value("--unhealthy-file").cloned().unwrap_or_else(|| "/tmp/unhealthy".into());
-    sys::catch(15);
+    // As the first process it has to ask for the signal that ends it.
+    sys::block(&[15]);
     for port in &ports {
         let listener = match TcpListener::bind((bind.as_str(), *port)) {
             Ok(l) => l,
@@ -49,10 +50,7 @@ pub fn serve(args: &[String]) -> i32 {
         });
     }
     println!("serving on {ports:?}");
-    // As PID 1 without a handler TERM would be ignored by the kernel.
-    while sys::take_pending().is_none() {
-        sys::wait_for_signal();
-    }
+    sys::wait_for(&[15]);
     0
 }
 

@@ -10,10 +10,14 @@ unsafe extern "C" {
     fn geteuid() -> u32;
     fn getgroups(size: i32, list: *mut u32) -> i32;
     fn gethostname(name: *mut u8, len: usize) -> i32;
-    fn pause() -> i32;
+    fn sigprocmask(how: i32, set: *const SignalSet, old: *mut SignalSet) -> i32;
+    fn sigwait(set: *const SignalSet, number: *mut i32) -> i32;
     fn siginterrupt(number: i32, flag: i32) -> i32;
     fn nanosleep(wanted: *const [i64; 2], left: *mut [i64; 2]) -> i32;
 }
+
+/// `sigset_t` of Linux: bit n - 1 stands for signal n.
+type SignalSet = [u64; 16];
 
 static PENDING: AtomicU64 = AtomicU64::new(0);
 
@@ -86,10 +90,26 @@ pub fn send(pid: i32, number: i32) -> bool {
     unsafe { kill(pid, number) == 0 }
 }
 
-/// Waits for any signal.
-pub fn wait_for_signal() {
-    // SAFETY: no memory is involved.
-    unsafe { pause() };
+fn set_of(numbers: &[i32]) -> SignalSet {
+    let mut set = [0; 16];
+    set[0] = numbers.iter().fold(0, |bits, n| bits | 1 << (n - 1));
+    set
+}
+
+/// Keeps signals pending for [`wait_for`] instead of delivering them. Call before threads are started: they inherit it,
+/// and a signal that any thread takes is one nobody waits for.
+pub fn block(numbers: &[i32]) {
+    // SAFETY: 0 is SIG_BLOCK; the set outlives the call; the old one is not asked for.
+    unsafe { sigprocmask(0, &set_of(numbers), std::ptr::null_mut()) };
+}
+
+/// Waits for one of the signals that were blocked; also for one that came before the call. Works as PID 1, for which the
+/// kernel drops signals that have neither a handler nor a waiter only while they are not blocked.
+pub fn wait_for(numbers: &[i32]) -> i32 {
+    let mut number = 0;
+    // SAFETY: both pointers are valid for the call.
+    unsafe { sigwait(&set_of(numbers), &mut number) };
+    number
 }
 
 /// Sleeps; a caught signal ends it early.

@@ -30,9 +30,12 @@ pub fn run(argv: &[String]) -> Option<i32> {
         "false" => 1,
         "exit" => args.first().and_then(|a| a.parse().ok()).unwrap_or(0),
         "sleep" => sleep(args),
-        "pause" => loop {
-            sys::wait_for_signal();
-        },
+        "pause" => {
+            // As the first process it has to ask for the signals that end it, as upstream's pause does.
+            sys::block(&[2, 15]);
+            sys::wait_for(&[2, 15]);
+            0
+        }
         "oom" => oom(args),
         "write" => write_file(args),
         "signal-trap" => signal_trap(args),

@@ -18,12 +18,15 @@ use crate::{admission, agent::Agent, status::key_of};
 pub(crate) struct Workers(Mutex<BTreeMap<String, Arc<Mailbox>>>);
 
 impl Workers {
-    /// The Pods that take room on the node: those whose worker is not done, and that the API does not show as ended. The
-    /// scheduler gives an ended Pod's room away as soon as it sees that, and the API's order brings both here in turn.
-    /// Source: k/k pkg/kubelet/kubelet_pods.go filterOutInactivePods.
+    /// The Pods that take room on the node: those whose worker is not done, that the API still has (a forced deletion does
+    /// not wait for the containers' end), and that it does not show as ended. The scheduler gives the room of the others
+    /// away as soon as it sees that, and the API's order brings both here in turn.
+    /// Source: k/k pkg/kubelet/kubelet_pods.go GetActivePods, filterOutInactivePods; kubelet.go HandlePodRemoves.
     pub(crate) fn active(&self) -> Vec<Arc<Pod>> {
         let ended = |p: &Arc<Pod>| Phase::parse(p.status.as_ref().and_then(|s| s.phase.as_deref())).is_terminal();
-        self.0.lock().values().filter(|m| !m.is_finished()).map(|m| m.pod()).filter(|p| !ended(p)).collect()
+        let workers = self.0.lock();
+        let there = workers.values().filter(|m| !m.is_finished() && !m.is_removed());
+        there.map(|m| m.pod()).filter(|p| !ended(p)).collect()
     }
 
     /// All Pods with a worker, done or not.

@@ -1,6 +1,8 @@
 //! Pods from admission to their end, on the runtime in memory.
 use std::time::Duration;
 
+use podlab_api::core::Pod;
+use podlab_client::DeleteOptions;
 use serde_json::json;
 
 use super::{World, follow, is_ready, one, phase, run, secs, state};
@@ -182,6 +184,23 @@ fn what_does_not_fit_the_node_is_refused_without_a_sandbox() {
             "Pod was rejected: Node didn't have enough resource: cpu, requested: 64000, used: 0, capacity: 2000"
         );
         assert_eq!(w.runtime.counts(), (0, 0));
+        w.end().await;
+    });
+}
+
+#[test]
+fn a_pod_deleted_by_force_takes_no_room_while_its_containers_are_still_ending() {
+    run(async {
+        let w = World::new().await;
+        w.runtime.script("c", vec![Script::forever().stubborn(), Script::forever()]);
+        let all_of_it = || one("sleep", json!({"resources": {"requests": {"cpu": "2"}}}));
+        w.create("a", all_of_it()).await;
+        w.until("Ready", |w| is_ready(w, "a")).await;
+        let now = DeleteOptions { grace_period: Some(Duration::ZERO), ..DeleteOptions::default() };
+        w.client.namespaced::<Pod>("ns").delete("a", &now).await.unwrap();
+        assert!(w.pod("a").is_none() && w.runtime.counts() == (1, 1), "gone from the API, not from the node");
+        w.create("b", all_of_it()).await;
+        w.until("Ready", |w| is_ready(w, "b")).await;
         w.end().await;
     });
 }

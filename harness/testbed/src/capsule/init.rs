@@ -39,7 +39,7 @@ pub(super) fn main(capsule: Capsule) -> i32 {
         Ok(()) => 0,
         Err(e) => {
             // Standard error is the capsule's log by now, or still the terminal of `up`.
-            eprintln!("capsule init: {e}");
+            crate::telemetry::say(format_args!("capsule init: {e}"));
             1
         }
     }
@@ -177,11 +177,11 @@ fn reap(children: &mut Children) {
         }
         let Some(pid) = status.pid().map(Pid::as_raw) else { continue };
         if children.plane == pid {
-            eprintln!("capsule init: plane ended: {status:?}");
+            crate::telemetry::say(format_args!("capsule init: plane ended: {status:?}"));
             children.plane = 0;
         }
         for node in children.nodes.iter_mut().filter(|n| **n == pid) {
-            eprintln!("capsule init: a node ended: {status:?}");
+            crate::telemetry::say(format_args!("capsule init: a node ended: {status:?}"));
             *node = 0;
         }
     }

@@ -96,7 +96,7 @@ pub(super) fn main(settings: &Settings) -> i32 {
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
         Err(e) => {
-            eprintln!("agent: {e}");
+            crate::telemetry::say(format_args!("agent: {e}"));
             return 1;
         }
     };

@@ -27,7 +27,7 @@ pub(crate) fn main(capsule: &Capsule, index: u8, cgroups: &[PathBuf], go: &Owned
     match run(capsule, index, cgroups, go) {
         Ok(()) => 0,
         Err(e) => {
-            eprintln!("node-{index} init: {e}");
+            crate::telemetry::say(format_args!("node-{index} init: {e}"));
             1
         }
     }

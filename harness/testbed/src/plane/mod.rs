@@ -36,14 +36,14 @@ pub(crate) fn main(capsule: &Capsule) -> i32 {
     let prepared = process::redirect_stdio(&capsule.state.join("logs/plane.log"))
         .and_then(|()| unshare(CloneFlags::CLONE_NEWCGROUP).map_err(io::Error::from));
     if let Err(e) = prepared {
-        eprintln!("plane: {e}");
+        crate::telemetry::say(format_args!("plane: {e}"));
         return 1;
     }
     telemetry::init();
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
         Err(e) => {
-            eprintln!("plane: {e}");
+            crate::telemetry::say(format_args!("plane: {e}"));
             return 1;
         }
     };
