@@ -9,10 +9,11 @@ use std::{
     time::Duration,
 };
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// One fault of a scenario.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
     /// Name, unique in its scenario.
@@ -30,7 +31,7 @@ pub struct Fault {
 }
 
 /// A call at a seam.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum At {
     /// A CNI plugin chain: `ADD`, `DEL`, `CHECK`, `STATUS`, `GC`.
@@ -42,7 +43,7 @@ pub enum At {
 }
 
 /// Which CNI call.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CniCall {
     /// The verb.
@@ -50,7 +51,7 @@ pub struct CniCall {
 }
 
 /// Which gRPC call.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Method {
     /// Method name without its service.
@@ -58,7 +59,7 @@ pub struct Method {
 }
 
 /// What the fault does.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Effect {
     /// The call is not made; this error is its answer.
@@ -81,7 +82,7 @@ pub enum Effect {
 }
 
 /// Which of the matching calls.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct When {
     /// Ordinals, counted from 1 over matching calls; empty means every one.
@@ -93,7 +94,7 @@ pub struct When {
 }
 
 /// How often a fault must have fired.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Must {
     /// Exactly this often; any number when absent.

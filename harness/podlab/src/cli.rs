@@ -97,6 +97,24 @@ pub(crate) enum Verb {
         #[arg(default_value = "scenarios")]
         scenarios: PathBuf,
     },
+    /// Print the JSON schema of scenarios, for editors.
+    Schema,
+    /// Write a new scenario to start from.
+    New {
+        /// Its name: the path below the scenario folder, without extension, e.g. `probes/slow-start`.
+        scenario: String,
+        /// Folder of scenarios.
+        #[arg(long, default_value = "scenarios")]
+        scenarios: PathBuf,
+    },
+    /// Tell what a scenario does, in prose.
+    Explain {
+        /// Its name, or part of the names of several.
+        scenario: String,
+        /// Folder of scenarios.
+        #[arg(long, default_value = "scenarios")]
+        scenarios: PathBuf,
+    },
     /// Run the CRI runtime alone, in the caller's namespaces, for other judges and node agents.
     Cri {
         /// `unix:///path/to.sock`.

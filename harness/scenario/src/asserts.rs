@@ -1,11 +1,12 @@
 //! What can be demanded.
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::Span;
 
 /// A condition on what a watcher sees of a Pod. All that is given must be true at once.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Matcher {
     /// Name of the Pod.
@@ -49,7 +50,7 @@ pub struct Matcher {
 }
 
 /// Waits for a match.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Eventually {
     /// What.
@@ -60,7 +61,7 @@ pub struct Eventually {
 }
 
 /// Demands a match for a while.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Holds {
     /// What.
@@ -72,7 +73,7 @@ pub struct Holds {
 }
 
 /// An event to find.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EventMatch {
     /// CamelCase reason.
@@ -89,7 +90,7 @@ pub struct EventMatch {
 }
 
 /// Demands a number of events, counting repeats.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Exactly {
     /// How many.
@@ -101,7 +102,7 @@ pub struct Exactly {
 }
 
 /// A field of an object.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StatusIs {
     /// The Pod.
@@ -113,7 +114,7 @@ pub struct StatusIs {
 }
 
 /// A container's log.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LogMatch {
     /// The Pod.
@@ -136,7 +137,7 @@ pub struct LogMatch {
 }
 
 /// A field to remember.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Checkpoint {
     /// Name to refer to it by.
@@ -148,7 +149,7 @@ pub struct Checkpoint {
 }
 
 /// A number of calls.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RpcCount {
     /// At least.
@@ -160,7 +161,7 @@ pub struct RpcCount {
 }
 
 /// A kind of thing that can be left behind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Leak {
     /// Addresses of the Pod network.

@@ -5,15 +5,19 @@
 #![deny(missing_docs)]
 
 mod asserts;
+mod explain;
 mod load;
 mod model;
+mod schema;
 mod steps;
 #[cfg(test)]
 mod tests;
 mod time;
 
 pub use asserts::{Checkpoint, EventMatch, Eventually, Exactly, Holds, Leak, LogMatch, Matcher, RpcCount, StatusIs};
+pub use explain::explain;
 pub use load::{LoadError, discover, load, parse};
 pub use model::{ApiVersion, Capability, ClusterNeeds, Kind, Scenario, Snapshot};
+pub use schema::{SCHEMA_FILE, schema};
 pub use steps::{AgentAction, Apply, Delete, Exec, LabelNode, NodeAction, Pause, Step};
 pub use time::Span;

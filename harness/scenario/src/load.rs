@@ -5,7 +5,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{Scenario, Step};
+use podlab_fault::{At, Fault};
+
+use crate::{Capability, Scenario, Step};
 
 /// Larger files are refused unread.
 const MAX_BYTES: u64 = 256 << 10;
@@ -69,6 +71,7 @@ fn check(scenario: &Scenario, path: &Path) -> Result<(), String> {
     if !(1..=10).contains(&scenario.cluster.nodes) {
         return Err("cluster.nodes must be between 1 and 10".into());
     }
+    scenario.faults.iter().try_for_each(|f| fault(f, &scenario.requires))?;
     for (part, n, step) in scenario.steps() {
         let wrong = |text: &str| Err(format!("{part}[{n}]: {text}"));
         match step {
@@ -91,6 +94,73 @@ fn check(scenario: &Scenario, path: &Path) -> Result<(), String> {
             Step::Pause(p) if p.because.trim().is_empty() => return wrong("pause.because must give the reason"),
             _ => {}
         }
+    }
+    Ok(())
+}
+
+/// CNI verbs that go through a tap.
+const CNI: [&str; 2] = ["ADD", "DEL"];
+/// CRI methods that go through a tap: all that the node agent calls.
+const CRI: [&str; 26] = [
+    "Version",
+    "Status",
+    "RunPodSandbox",
+    "StopPodSandbox",
+    "RemovePodSandbox",
+    "PodSandboxStatus",
+    "ListPodSandbox",
+    "CreateContainer",
+    "StartContainer",
+    "StopContainer",
+    "RemoveContainer",
+    "ListContainers",
+    "ContainerStatus",
+    "UpdateContainerResources",
+    "ReopenContainerLog",
+    "ExecSync",
+    "Exec",
+    "Attach",
+    "PortForward",
+    "ListContainerStats",
+    "ListPodSandboxStats",
+    "GetContainerEvents",
+    "ImageStatus",
+    "ListImages",
+    "PullImage",
+    "RemoveImage",
+];
+/// CSI methods that go through a tap: a driver's node service.
+const CSI: [&str; 6] = [
+    "NodeGetInfo",
+    "NodeGetCapabilities",
+    "NodeStageVolume",
+    "NodeUnstageVolume",
+    "NodePublishVolume",
+    "NodeUnpublishVolume",
+];
+
+/// A fault that cannot fire, or of which nobody would notice that it did not, is an error.
+fn fault(f: &Fault, requires: &[Capability]) -> Result<(), String> {
+    let (seam, name, known, needs) = match &f.at {
+        At::Cni(c) => ("cni", &c.command, &CNI[..], Capability::FaultCni),
+        At::Cri(m) => ("cri", &m.method, &CRI[..], Capability::FaultCri),
+        At::Csi(m) => ("csi", &m.method, &CSI[..], Capability::FaultCsi),
+    };
+    let wrong = |text: String| Err(format!("faults.{}: {text}", f.id));
+    if !known.contains(&name.as_str()) {
+        return wrong(format!("at.{seam} has no {name:?}; it has {}", known.join(", ")));
+    }
+    if f.must.fired.is_none() {
+        return wrong("must.fired has to say how often it fires; one that never does would go unnoticed".into());
+    }
+    if f.when.nth.contains(&0) {
+        return wrong("when.nth counts from 1".into());
+    }
+    if f.when.pod.is_some() && seam == "csi" {
+        return wrong("a CSI call names a volume, not a Pod: leave when.pod out".into());
+    }
+    if !requires.contains(&needs) {
+        return wrong(format!("requires must list fault.{seam}"));
     }
     Ok(())
 }

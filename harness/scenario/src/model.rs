@@ -1,12 +1,13 @@
 //! The top of a scenario.
 
 use podlab_fault::Fault;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::{Span, Step};
 
 /// The only version there is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 pub enum ApiVersion {
     /// `podlab/v1`.
     #[serde(rename = "podlab/v1")]
@@ -14,14 +15,14 @@ pub enum ApiVersion {
 }
 
 /// What a file is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 pub enum Kind {
     /// One behaviour to play.
     Scenario,
 }
 
 /// What a scenario needs of the place it is played in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 pub enum Capability {
     /// Two nodes.
     #[serde(rename = "nodes.2")]
@@ -29,6 +30,12 @@ pub enum Capability {
     /// Faults at the CNI seam.
     #[serde(rename = "fault.cni")]
     FaultCni,
+    /// Faults at the CRI seam.
+    #[serde(rename = "fault.cri")]
+    FaultCri,
+    /// Faults at the CSI seam, in the node service of a driver.
+    #[serde(rename = "fault.csi")]
+    FaultCsi,
     /// Killing and starting a node's agent.
     #[serde(rename = "node.agent")]
     NodeAgent,
@@ -41,7 +48,7 @@ pub enum Capability {
 }
 
 /// Size of the cluster.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ClusterNeeds {
     /// Number of nodes.
@@ -57,7 +64,7 @@ impl Default for ClusterNeeds {
 }
 
 /// What is kept of the run and compared with what was recorded before.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Snapshot {
     /// Pods whose normalised timelines are kept.
@@ -65,7 +72,7 @@ pub struct Snapshot {
 }
 
 /// One scenario.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Scenario {
     /// Format version.

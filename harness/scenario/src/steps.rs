@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::{
@@ -10,7 +11,7 @@ use crate::{
 };
 
 /// One step.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Step {
     /// Creates or updates objects.
@@ -48,7 +49,7 @@ pub enum Step {
 }
 
 /// Objects to apply: written here, or in a file beside the scenario.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Apply {
     /// YAML documents, as `kubectl apply -f -` takes them.
@@ -58,7 +59,7 @@ pub enum Apply {
 }
 
 /// What to delete.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Delete {
     /// Name of a Pod.
@@ -73,7 +74,7 @@ pub struct Delete {
 }
 
 /// Labels for a node.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LabelNode {
     /// The node.
@@ -83,7 +84,7 @@ pub struct LabelNode {
 }
 
 /// A command in a container.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Exec {
     /// The Pod.
@@ -102,7 +103,7 @@ pub struct Exec {
 }
 
 /// What to do to a node's agent.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum AgentAction {
     /// SIGKILL.
@@ -116,7 +117,7 @@ pub enum AgentAction {
 }
 
 /// What to do to a node.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum NodeAction {
     /// Power off without warning.
@@ -126,7 +127,7 @@ pub enum NodeAction {
 }
 
 /// A pause with the reason for it.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Pause {
     /// How long.

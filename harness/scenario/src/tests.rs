@@ -57,3 +57,52 @@ fn a_missing_file_and_an_alias_bomb_are_refused_at_once() {
     }
     assert!(!error(&format!("{bomb}{GOOD}")).is_empty());
 }
+
+const FAULTY: &str = "apiVersion: podlab/v1
+kind: Scenario
+intent: A Pod becomes Ready.
+requires: [fault.cri]
+faults:
+- {id: f, at: {cri: {method: StartContainer}}, effect: {delay: {ms: 5}}, must: {fired: 1}}
+then:
+- eventually: {match: {pod: a, condition: Ready}, within: 10s}
+";
+
+#[test]
+fn a_fault_that_cannot_fire_or_whose_absence_nobody_would_notice_is_refused() {
+    parse(FAULTY, Path::new("x.yaml")).unwrap();
+    for (from, to, words) in [
+        ("StartContainer", "StartContainers", "at.cri has no \"StartContainers\""),
+        (", must: {fired: 1}", "", "must.fired has to say"),
+        ("fault.cri", "fault.cni", "requires must list fault.cri"),
+        ("must:", "when: {nth: [0]}, must:", "counts from 1"),
+        ("cri: {method: StartContainer}", "csi: {method: CreateVolume}", "at.csi has no"),
+    ] {
+        let text = error(&FAULTY.replace(from, to));
+        assert!(text.contains("faults.f") && text.contains(words), "{to}: {text}");
+    }
+}
+
+#[test]
+fn the_schema_beside_the_scenarios_is_the_one_of_these_types_and_every_file_points_to_it() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+    let kept = std::fs::read_to_string(root.join(crate::SCHEMA_FILE)).unwrap_or_default();
+    assert!(kept == crate::schema(), "write it anew: podlab schema > scenarios/{}", crate::SCHEMA_FILE);
+    for (name, path) in crate::discover(&root).unwrap() {
+        let up = "../".repeat(name.matches('/').count());
+        let first = std::fs::read_to_string(path).unwrap().lines().next().map(str::to_owned);
+        assert_eq!(first, Some(format!("# yaml-language-server: $schema={up}{}", crate::SCHEMA_FILE)), "{name}");
+    }
+}
+
+#[test]
+fn an_explanation_has_a_sentence_for_every_fault_and_step() {
+    let scenario = parse(FAULTY, Path::new("x.yaml")).unwrap();
+    let text = crate::explain("a/b", &scenario);
+    assert!(text.starts_with("# a/b\n\nA Pod becomes Ready.\n"), "{text}");
+    assert!(
+        text.contains("- Every CRI StartContainer is made 5 ms late; that must happen 1 times (fault `f`)."),
+        "{text}"
+    );
+    assert!(text.contains("1. Within 10 s, Pod a has Ready=True."), "{text}");
+}

@@ -29,7 +29,7 @@ pub(crate) struct Options {
 }
 
 /// Reads scenarios; every unusable file is named before anything starts.
-fn read(root: &Path, filter: &str) -> Result<Vec<suite::Ready>> {
+pub(crate) fn read(root: &Path, filter: &str) -> Result<Vec<suite::Ready>> {
     match suite::read(root, filter) {
         Ok(ready) => Ok(ready),
         Err(errors) => {

@@ -1,5 +1,6 @@
 //! One module per group of verbs.
 
+mod author;
 mod cluster;
 mod e2e;
 mod enter;
@@ -34,6 +35,9 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
             e2e::run(&options)
         }
         Verb::Lint { scenarios } => e2e::lint(&scenarios),
+        Verb::Schema => author::schema(),
+        Verb::New { scenario, scenarios } => author::new(&scenarios, &scenario),
+        Verb::Explain { scenario, scenarios } => author::explain(&scenarios, &scenario),
         Verb::Cri { listen, root, cni_conf_dir, cni_bin_dir, plain_http } => {
             plugin::cri(listen, root, &plugin::Cni { conf_dir: cni_conf_dir, bin_dirs: cni_bin_dir }, plain_http)
         }

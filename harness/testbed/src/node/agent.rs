@@ -126,7 +126,7 @@ async fn run(s: &Settings) -> Result<(), Failure> {
         cache_dir: "/run/cni/results".into(),
         mode: Mode::Linked,
     };
-    let network = CniTap::new(CniNetwork::new(cni, clock), plan, &recorder, clock);
+    let network = CniTap::new(CniNetwork::new(cni, clock), plan.clone(), &recorder, clock);
     let config = s.bridge_config();
     let socket = config.listen.clone();
     let deps = BridgeDeps { clock, rng: rng.fork("cri"), recorder: recorder.clone(), network: Arc::new(network) };
@@ -137,6 +137,6 @@ async fn run(s: &Settings) -> Result<(), Failure> {
     let common = Common { client: s.api()?, clock, rng, recorder, shutdown: shutdown.clone() };
     components::start_csi(&mut tasks, s, &common)?;
     components::start_proxy(&mut tasks, s, &common);
-    components::start_kubelet(&mut tasks, s, &socket, &common)?;
+    components::start_kubelet(&mut tasks, s, &socket, &plan, &common)?;
     crate::plane::finish(tasks, &shutdown).await
 }

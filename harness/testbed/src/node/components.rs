@@ -10,12 +10,16 @@ use podlab_csi::{
     provisioner::{Provisioner, ProvisionerConfig},
     registrar::Registrar,
 };
-use podlab_kubelet::{CriSocket, Deps, Kubelet, KubeletConfig, LinuxHost, PluginSockets, ServerConfig, ServerTls};
-use podlab_timeline::Recorder;
+use podlab_fault::{At, Plan};
+use podlab_kubelet::{
+    CriSocket, Deps, Images, Kubelet, KubeletConfig, LinuxHost, PluginSockets, Plugins, Runtime, ServerConfig,
+    ServerTls,
+};
+use podlab_timeline::{Lane, Recorder};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::agent::Settings;
+use super::{agent::Settings, cri_tap::CriTap, csi_tap::CsiTap, tap::Tap};
 use crate::spec::address;
 
 /// Where the node agent keeps its things.
@@ -33,23 +37,38 @@ pub(super) struct Common {
     pub(super) shutdown: CancellationToken,
 }
 
-/// Starts the node agent on the bridge's socket.
+/// Starts the node agent on the bridge's socket, with taps where the fault plan has work for them.
 pub(super) fn start_kubelet(
     tasks: &mut JoinSet<Result<(), Failure>>,
     s: &Settings,
     socket: &Path,
+    plan: &Arc<Plan>,
     common: &Common,
 ) -> Result<(), Failure> {
-    let cri = Arc::new(CriSocket::new(socket)?);
+    let at = |seam: fn(&At) -> bool| s.spec.faults.iter().any(|f| seam(&f.at));
+    let tap = |lane| Tap::new(plan.clone(), common.recorder.lane(lane), common.clock);
+    let cri = CriSocket::new(socket)?;
+    let (runtime, images): (Arc<dyn Runtime>, Arc<dyn Images>) = if at(|at| matches!(at, At::Cri(_))) {
+        let tapped = Arc::new(CriTap::new(cri, tap(Lane::Cri)));
+        (tapped.clone(), tapped)
+    } else {
+        let plain = Arc::new(cri);
+        (plain.clone(), plain)
+    };
+    let plugins: Arc<dyn Plugins> = if at(|at| matches!(at, At::Csi(_))) {
+        Arc::new(CsiTap::new(PluginSockets, tap(Lane::Csi)))
+    } else {
+        Arc::new(PluginSockets)
+    };
     let deps = Deps {
         client: common.client.clone(),
         clock: common.clock,
         rng: common.rng.fork("kubelet"),
         recorder: common.recorder.clone(),
         host: Arc::new(LinuxHost::new(common.clock, "/")),
-        runtime: cri.clone(),
-        images: cri,
-        plugins: Some(Arc::new(PluginSockets)),
+        runtime,
+        images,
+        plugins: Some(plugins),
     };
     let kubelet = Kubelet::new(kubelet_config(s), deps);
     let token = common.shutdown.clone();

@@ -3,9 +3,12 @@
 
 pub(crate) mod agent;
 mod components;
+mod cri_tap;
+mod csi_tap;
 pub(crate) mod disk;
 mod network;
 mod rootfs;
+mod tap;
 
 use std::{io, os::fd::OwnedFd, path::PathBuf};
 

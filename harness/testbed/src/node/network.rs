@@ -1,57 +1,49 @@
-//! The tap at the CNI seam of a node: passes calls through, records them, applies the fault plan.
+//! The tap at the CNI seam of a node. Recording the calls is its task too: the plugins do not.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use podlab_clock::Clock;
 use podlab_cri::{NetRequest, NetResult, NetworkError, NetworkPlugin};
-use podlab_fault::{Call, Effect, Plan};
-use podlab_timeline::{Event, Lane, Outcome, PodKey, Recorder};
-use serde_json::json;
+use podlab_fault::{Call, Plan};
+use podlab_timeline::{Lane, Outcome, PodKey, Recorder};
+
+use super::tap::{Injected, Tap};
 
 /// A network with a tap in front.
 #[derive(Debug)]
 pub(super) struct CniTap<N> {
     inner: N,
-    plan: Arc<Plan>,
-    recorder: Recorder,
-    clock: Clock,
+    tap: Tap,
 }
 
 impl<N: NetworkPlugin> CniTap<N> {
     pub(super) fn new(inner: N, plan: Arc<Plan>, recorder: &Recorder, clock: Clock) -> Self {
-        Self { inner, plan, recorder: recorder.lane(Lane::Cni), clock }
+        Self { inner, tap: Tap::new(plan, recorder.lane(Lane::Cni), clock) }
     }
 
-    async fn tapped<T: Default>(
+    async fn tapped<T>(
         &self,
         command: &'static str,
         request: &NetRequest,
         call: impl Future<Output = Result<T, NetworkError>>,
     ) -> Result<T, NetworkError> {
-        let start = self.recorder.now();
+        let recorder = &self.tap.recorder;
+        let start = recorder.now();
         let (namespace, name, uid) = (request.pod_namespace.clone(), request.pod_name.clone(), request.pod_uid.clone());
         let pod = PodKey { namespace, name, uid };
-        let effect = self.plan.decide(Call::Cni { command, pod: &request.pod_name }).map(|fired| {
-            self.recorder.record(Some(pod.clone()), Event::Run(json!({"faultFired": fired.id})));
-            fired.effect
-        });
-        if let Some(delay) = effect.as_ref().and_then(Effect::delay) {
-            self.clock.sleep(delay).await;
-        }
-        let result = match effect {
-            // Worded as the runtime words a plugin's own error.
-            Some(Effect::Error { msg, .. }) => {
-                Err(NetworkError(format!("plugin type=\"fault\" failed ({}): {msg}", command.to_lowercase())))
-            }
-            Some(Effect::DropReply { msg }) => call.await.and(Err(NetworkError(msg))),
-            Some(Effect::Delay { .. }) | None => call.await,
+        let asked = Call::Cni { command, pod: &request.pod_name };
+        // Worded as the runtime words a plugin's own error.
+        let failed = |e: Injected| match e.made {
+            true => NetworkError(e.message),
+            false => NetworkError(format!("plugin type=\"fault\" failed ({}): {}", command.to_lowercase(), e.message)),
         };
+        let result = self.tap.through(asked, Some(&pod), failed, call).await;
         let outcome = match &result {
             Ok(_) => Outcome::Ok,
             Err(e) => Outcome::Error(e.to_string()),
         };
-        self.recorder.call(Some(&pod), command, "", start, outcome);
+        recorder.call(Some(&pod), command, "", start, outcome);
         result
     }
 }

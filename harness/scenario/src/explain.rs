@@ -1,0 +1,143 @@
+//! A scenario in prose: what happens, what goes wrong, what must hold, for people who do not read YAML.
+
+use std::fmt::Write;
+
+use podlab_fault::{At, Effect, Fault};
+
+use crate::{AgentAction, Apply, EventMatch, Matcher, NodeAction, Scenario, Span, Step};
+
+/// Markdown: the intent, the cluster, the faults, each part's steps as numbered sentences.
+pub fn explain(name: &str, s: &Scenario) -> String {
+    let mut out = format!("# {name}\n\n{}\n", s.intent.trim());
+    if let Some(source) = &s.source {
+        let _ = write!(out, "\nSource: {source}\n");
+    }
+    let nodes = if s.cluster.nodes == 1 { "one node".to_owned() } else { format!("{} nodes", s.cluster.nodes) };
+    let _ = write!(out, "\nCluster: {nodes} of {} milli-CPU.\n", s.cluster.node_cpu_milli);
+    if !s.faults.is_empty() {
+        out.push_str("\n## What goes wrong\n\n");
+        s.faults.iter().for_each(|f| out.push_str(&format!("- {}\n", fault(f))));
+    }
+    for (title, steps) in [("Given", &s.given), ("When", &s.when), ("Then", &s.then)] {
+        if !steps.is_empty() {
+            let _ = write!(out, "\n## {title}\n\n");
+            for (i, step) in steps.iter().enumerate() {
+                let _ = writeln!(out, "{}. {}", i + 1, sentence(step));
+            }
+        }
+    }
+    out
+}
+
+fn span(s: Span) -> String {
+    let ms = s.0.as_millis();
+    if ms.is_multiple_of(1000) { format!("{} s", ms / 1000) } else { format!("{ms} ms") }
+}
+
+fn fault(f: &Fault) -> String {
+    let call = match &f.at {
+        At::Cni(c) => format!("CNI {}", c.command),
+        At::Cri(m) => format!("CRI {}", m.method),
+        At::Csi(m) => format!("CSI {}", m.method),
+    };
+    let which = match f.when.nth.as_slice() {
+        [] => "Every".to_owned(),
+        nth => format!("Number {} of", nth.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")),
+    };
+    let pod = f.when.pod.as_ref().map(|p| format!(" for Pod {p}")).unwrap_or_default();
+    let effect = match &f.effect {
+        Effect::Error { code, msg } => format!("fails with {code} \"{msg}\", without being made"),
+        Effect::Delay { ms } => format!("is made {ms} ms late"),
+        Effect::DropReply { msg } => format!("is made, but its caller gets \"{msg}\""),
+    };
+    let must = f.must.fired.map(|n| format!("; that must happen {n} times")).unwrap_or_default();
+    format!("{which} {call}{pod} {effect}{must} (fault `{}`).", f.id)
+}
+
+fn sentence(step: &Step) -> String {
+    match step {
+        Step::Apply(Apply::File(file)) => format!("Apply {file}."),
+        Step::Apply(Apply::Yaml(text)) => format!("Apply {}.", objects(text)),
+        Step::Delete(d) => {
+            let what = d.pod.as_ref().map(|p| format!("Pod {p}"));
+            let what = what.or(d.claim.as_ref().map(|c| format!("claim {c}"))).unwrap_or_default();
+            let grace = d.grace.map(|g| format!(" with a grace period of {}", span(g))).unwrap_or_default();
+            format!("Delete {what}{grace}.")
+        }
+        Step::Label(l) => {
+            let set: Vec<String> = l.set.iter().map(|(k, v)| format!("{k}={v}")).collect();
+            format!("Label node {} with {}.", l.node, set.join(", "))
+        }
+        Step::Exec(e) => {
+            let says = e.contains.as_ref().map(|c| format!(" and prints \"{c}\"")).unwrap_or_default();
+            format!("`{}` in Pod {} exits with {}{says}.", e.command.join(" "), e.pod, e.exit_code)
+        }
+        Step::Agent(a) => match a {
+            AgentAction::Kill(n) => format!("Kill the agent of {n}; its containers live on."),
+            AgentAction::Stop(n) => format!("Stop the agent of {n}; its containers live on."),
+            AgentAction::Start(n) => format!("Start the agent of {n}."),
+            AgentAction::Restart(n) => format!("Kill the agent of {n} and start it again; its containers live on."),
+        },
+        Step::Node(NodeAction::Crash(n)) => format!("Power {n} off without warning."),
+        Step::Node(NodeAction::Boot(n)) => format!("Power {n} on."),
+        Step::Pause(p) => format!("Let {} pass: {}.", span(p.duration), p.because),
+        Step::Eventually(e) => format!("Within {}, {}.", span(e.within), matcher(&e.what)),
+        Step::Holds(h) => format!("For {}, {} all the time.", span(h.duration), matcher(&h.what)),
+        Step::Exactly(e) => format!("Pod {} has exactly {} events {}.", e.pod, e.n, event(&e.event)),
+        Step::Status(s) => format!("`{}` of Pod {} is `{}`.", s.path, s.pod, s.equals),
+        Step::Logs(l) => {
+            let which = if l.previous { "log of the run before" } else { "log" };
+            let text = l.equals.as_ref().map(|t| format!("is {t:?}"));
+            let text = text.or(l.contains.as_ref().map(|t| format!("contains {t:?}"))).unwrap_or_default();
+            format!("The {which} of Pod {} {text}.", l.pod)
+        }
+        Step::Checkpoint(c) => format!("Remember `{}` of Pod {} as {}.", c.path, c.pod, c.name),
+        Step::Unchanged(name) => format!("{name} is what it was when it was remembered."),
+        Step::Rpc(calls) => {
+            let each = calls.iter().map(|(call, n)| match (n.exactly, n.at_least) {
+                (Some(n), _) => format!("{call} exactly {n} times"),
+                (None, n) => format!("{call} at least {} times", n.unwrap_or(1)),
+            });
+            format!("The run has seen {}.", each.collect::<Vec<_>>().join(", "))
+        }
+        Step::LeakFree(kinds) => {
+            let kinds: Vec<String> = kinds.iter().map(|k| format!("{k:?}").to_lowercase()).collect();
+            format!("No node keeps any {} of deleted Pods.", kinds.join(", "))
+        }
+    }
+}
+
+/// `Pod a, Service b` of YAML documents, by their `kind:` and first `name:`; what cannot be read is `YAML`.
+fn objects(text: &str) -> String {
+    let one = |document: &str| {
+        let tree: serde_json::Value = serde_saphyr::from_str(document).ok()?;
+        Some(format!("{} {}", tree["kind"].as_str()?, tree["metadata"]["name"].as_str()?))
+    };
+    let all: Vec<String> = text.split("\n---").filter_map(one).collect();
+    if all.is_empty() { "YAML".to_owned() } else { all.join(", ") }
+}
+
+fn event(e: &EventMatch) -> String {
+    let text = e.message.as_ref().map(|m| format!(" \"{m}\""));
+    let text = text.or(e.contains.as_ref().map(|c| format!(" with \"{c}\" in its message"))).unwrap_or_default();
+    let count = e.count.map(|n| format!(" at least {n} times")).unwrap_or_default();
+    format!("{}{text}{count}", e.reason)
+}
+
+fn matcher(m: &Matcher) -> String {
+    let mut says = Vec::new();
+    says.extend(m.gone.filter(|g| *g).map(|_| "is gone".to_owned()));
+    says.extend(m.phase.as_ref().map(|p| format!("is {p}")));
+    says.extend(m.condition.as_ref().map(|c| {
+        let because = m.reason.as_ref().map(|r| format!(" because of {r}")).unwrap_or_default();
+        format!("has {c}={}{because}", m.status.as_deref().unwrap_or("True"))
+    }));
+    let of = m.container.as_ref().map(|c| format!(" {c}")).unwrap_or_default();
+    says.extend(m.state.as_ref().map(|s| format!("has container{of} {s}")));
+    says.extend(m.last_state.as_ref().map(|s| format!("has container{of} last {s}")));
+    says.extend(m.restarts.map(|n| format!("has restarted at least {n} times")));
+    says.extend(m.node.as_ref().map(|n| format!("is on {n}")));
+    says.extend(m.ip.as_ref().map(|ip| format!("has address {ip}")));
+    says.extend(m.event.as_ref().map(|e| format!("has an event {}", event(e))));
+    format!("Pod {} {}", m.pod, says.join(" and "))
+}
