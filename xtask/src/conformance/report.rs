@@ -111,13 +111,9 @@ pub(super) fn summary(all: &[Played]) -> String {
 /// One line a spec, passed ones first; under the others why.
 pub(super) fn table(all: &[Played]) -> String {
     let mut out = String::new();
-    let groups: [(&str, fn(&Outcome) -> bool); 3] = [
-        ("passed", |o| *o == Outcome::Passed),
-        ("failed", |o| matches!(o, Outcome::Failed(_))),
-        ("not run", |o| matches!(o, Outcome::NotRun(_))),
-    ];
-    for (word, belongs) in groups {
-        for played in all.iter().filter(|p| belongs(&p.outcome)) {
+    for group in ["passed", "failed", "notRun"] {
+        let word = if group == "notRun" { "not run" } else { group };
+        for played in all.iter().filter(|p| words(&p.outcome).0 == group) {
             let _ = writeln!(out, "{word:<8} {:>7.1} s  {}", played.seconds, played.name);
             if let Outcome::Failed(why) | Outcome::NotRun(why) = &played.outcome {
                 for line in why.lines().filter(|l| !l.trim().is_empty()).take(4) {
