@@ -6,7 +6,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::{checks, tidy};
+use crate::{checks, conformance, tidy};
 
 const USAGE: &str = "usage: cargo xtask VERB
   e2e [FILTER] [OPTIONS]   play every scenario on embedded clusters, with reports under target/reports
@@ -15,7 +15,8 @@ const USAGE: &str = "usage: cargo xtask VERB
   tidy                     the conventions: layers, file length, module docs, reachable files
   ci                       everything CI runs, listing every failure
   nightly                  the long counts
-  bench                    criterion benches";
+  bench                    criterion benches
+  conformance [FOCUS]      upstream's conformance suite on a cluster of ours; `conformance --help` says more";
 
 /// Exit code 2: could not run.
 type Verdict = Result<u8, String>;
@@ -33,6 +34,11 @@ pub(crate) fn run(args: &[String]) -> Verdict {
         "tidy" => tidy::run(),
         "ci" => checks::ci(),
         "nightly" => nightly(),
+        "conformance" if rest.iter().any(|a| a == "--help" || a == "-h") => {
+            println!("{}", conformance::USAGE);
+            Ok(0)
+        }
+        "conformance" => conformance::run(rest),
         "bench" => cargo(&["bench", "-p", "podlab-benches"], rest),
         "e2e" | "up" | "down" | "ps" | "logs" | "enter" | "node" | "image" | "gc" | "diag" | "lint" | "schema"
         | "new" | "explain" => podlab(verb, rest),
@@ -61,12 +67,20 @@ pub(crate) fn cargo(args: &[&str], rest: &[String]) -> Verdict {
 
 /// Builds podlab and starts one of its verbs in the caller's folder.
 fn podlab(verb: &str, rest: &[String]) -> Verdict {
-    let code = cargo(&["build", "--quiet", "--workspace", "--bin", "podlab"], &[])?;
-    if code != 0 {
-        return Ok(2);
+    match build_podlab() {
+        Ok(program) => status(Command::new(program).arg(verb).args(rest)),
+        // The compiler has said what is wrong.
+        Err(_) => Ok(2),
+    }
+}
+
+/// Builds podlab; where it is.
+pub(crate) fn build_podlab() -> Result<PathBuf, String> {
+    if cargo(&["build", "--quiet", "--workspace", "--bin", "podlab"], &[])? != 0 {
+        return Err("podlab does not build".into());
     }
     let target = env::var("CARGO_TARGET_DIR").map_or_else(|_| root().join("target"), PathBuf::from);
-    status(Command::new(target.join("debug/podlab")).arg(verb).args(rest))
+    Ok(target.join("debug/podlab"))
 }
 
 /// Runs a command with the caller's streams; its exit code.

@@ -1,6 +1,7 @@
 //! `cargo xtask`: builds the one binary and starts it, and runs the checks of this repository.
 
 mod checks;
+mod conformance;
 mod flags;
 mod tidy;
 

@@ -96,6 +96,8 @@ impl ApiServer {
         new: &mut Value,
     ) -> Result<(), ApiError> {
         match (kind.resource.group, kind.resource.kind, sub) {
+            // As upstream does at every update too, so that a client that replaces all tolerations keeps these.
+            ("", "Pod", None) => pod::default_tolerations(new),
             ("", "Pod", Some(SubKind::Resize)) => self.check_limits(kind, namespace, new)?,
             ("", "Pod", Some(SubKind::Ephemeral)) => self.check_pod_security(cx, kind, namespace, new)?,
             ("", "PersistentVolumeClaim", None) => self.check_expansion(kind, old, new)?,

@@ -13,3 +13,4 @@ mod resource;
 pub(crate) mod serve;
 mod streams;
 mod watch;
+mod websocket;

@@ -9,6 +9,7 @@ mod node;
 mod policy;
 mod rbac;
 mod registry;
+mod resource;
 mod reviews;
 mod row;
 mod service;

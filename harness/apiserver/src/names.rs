@@ -20,6 +20,8 @@ static SUBDOMAIN_RE: LazyLock<Regex> = LazyLock::new(|| pattern(&format!("^{SUBD
 static LABEL_1035_RE: LazyLock<Regex> = LazyLock::new(|| pattern(&format!("^{LABEL_1035}$")));
 static QUALIFIED_RE: LazyLock<Regex> = LazyLock::new(|| pattern(&format!("^{QUALIFIED}$")));
 static LABEL_VALUE_RE: LazyLock<Regex> = LazyLock::new(|| pattern(&format!("^{LABEL_VALUE}$")));
+const SYSCTL_SEGMENT: &str = "[a-z0-9]([-_a-z0-9]*[a-z0-9])?";
+static SYSCTL_RE: LazyLock<Regex> = LazyLock::new(|| pattern(&format!("^{}$", sysctl_pattern())));
 static ENV_RE: LazyLock<Regex> = LazyLock::new(|| pattern("^[ -<>-~]+$"));
 
 fn regex_error(text: &str, regex: &str, examples: &[&str]) -> String {
@@ -29,6 +31,20 @@ fn regex_error(text: &str, regex: &str, examples: &[&str]) -> String {
 
 fn too_long(max: usize) -> String {
     format!("must be no more than {max} bytes")
+}
+
+fn sysctl_pattern() -> String {
+    format!(r"({SYSCTL_SEGMENT}[\./])*{SYSCTL_SEGMENT}")
+}
+
+/// A kernel parameter, its parts separated by dots or slashes.
+/// Source: k/k pkg/apis/core/validation/validation.go IsValidSysctlName.
+pub(crate) fn sysctl(name: &str) -> Vec<String> {
+    const MAX: usize = 253;
+    if name.len() <= MAX && SYSCTL_RE.is_match(name) {
+        return Vec::new();
+    }
+    vec![format!("must have at most {MAX} characters and match regex {}", sysctl_pattern())]
 }
 
 /// DNS-1123 label, at most 63 bytes.
@@ -189,6 +205,7 @@ mod tests {
             (qualified, vec!["a", "example.com/A_b", "kubernetes.io/x"], vec!["", "/a", "a/", "a/b/c", "a b"]),
             (label_value, vec!["", "x", "A_b.c"], vec!["-", "a b"]),
             (env_name, vec!["A", "a-b", "a.b"], vec!["", "a=b", "ä"]),
+            (sysctl, vec!["kernel.shm_rmid_forced", "net/ipv4/ip_local_port_range"], vec!["foo-", "bar..", "A.b", ""]),
             (port_name, vec!["http", "a-1"], vec!["1", "HTTP", "a--b", "averyveryverylongname"]),
         ] {
             for name in good {

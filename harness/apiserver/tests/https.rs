@@ -183,6 +183,34 @@ async fn logs_come_from_the_node_and_its_refusals_become_statuses() {
 }
 
 #[tokio::test]
+async fn logs_can_be_had_over_a_websocket() {
+    let mut w = world().await;
+    let token = w.pod_on_node().await;
+    let mut sender = w.connect().await;
+    let request = Request::builder()
+        .uri("/api/v1/namespaces/default/pods/a/log?container=c")
+        .header("host", "x")
+        .header("authorization", format!("Bearer {token}"))
+        .header("connection", "Upgrade")
+        .header("upgrade", "websocket")
+        .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
+        .header("sec-websocket-protocol", "binary.k8s.io")
+        .body(Full::default())
+        .unwrap();
+    let mut response = sender.send_request(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
+    assert_eq!(response.headers()["sec-websocket-accept"], "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    assert_eq!(response.headers()["sec-websocket-protocol"], "binary.k8s.io");
+    let mut stream = TokioIo::new(hyper::upgrade::on(&mut response).await.unwrap());
+    let mut all = Vec::new();
+    Clock::real().timeout(Duration::from_secs(5), stream.read_to_end(&mut all)).await.unwrap().unwrap();
+    let line = b"/containerLogs/default/a/c";
+    let length = u8::try_from(line.len()).unwrap();
+    let expected = [&[0x82, 0, 0x82, length][..], line, &[0x88, 2, 3, 232]].concat();
+    assert_eq!(all, expected);
+}
+
+#[tokio::test]
 async fn an_exec_stream_is_spliced_to_the_node() {
     let mut w = world().await;
     let token = w.pod_on_node().await;

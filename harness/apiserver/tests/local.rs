@@ -179,3 +179,16 @@ async fn services_get_distinct_addresses_and_keep_what_they_ask_for() {
     let (all, _) = w.server.list(&services, Some("kube-system"), &ListOptions::default()).unwrap();
     assert_eq!(all.len(), 51);
 }
+
+#[tokio::test]
+async fn replacing_all_tolerations_keeps_those_every_pod_has() {
+    let w = world().await;
+    w.create(pod("a")).await;
+    let own = json!({"key": "mine", "operator": "Exists", "effect": "NoSchedule"});
+    let body = json!({"spec": {"tolerations": [own]}});
+    let patched = w.server.patch(&w.pods, Some("default"), "a", None, PatchKind::Merge, body).await.unwrap();
+    let keys: Vec<&str> =
+        patched.0["spec"]["tolerations"].as_array().unwrap().iter().map(|t| t["key"].as_str().unwrap()).collect();
+    assert_eq!(keys, ["mine", "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"]);
+    assert_eq!(patched.0["metadata"]["generation"], 2);
+}

@@ -13,6 +13,7 @@ mod namespace;
 mod node_lifecycle;
 mod pod_gc;
 mod replicaset;
+mod replicated;
 mod run;
 mod seed;
 mod taint_eviction;

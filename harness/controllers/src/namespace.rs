@@ -49,6 +49,8 @@ const CONTENTS: &[ResourceRef] = namespaced![
     "rbac.authorization.k8s.io" "v1" "rolebindings" "RoleBinding",
     "rbac.authorization.k8s.io" "v1" "roles" "Role",
     "coordination.k8s.io" "v1" "leases" "Lease",
+    "resource.k8s.io" "v1" "resourceclaims" "ResourceClaim",
+    "resource.k8s.io" "v1" "resourceclaimtemplates" "ResourceClaimTemplate",
     "" "v1" "events" "Event",
 ];
 

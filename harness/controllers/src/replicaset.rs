@@ -1,6 +1,6 @@
-//! ReplicaSet: as many Pods as wanted. Source: k/k pkg/controller/replicaset/replica_set.go.
+//! ReplicaSet and ReplicationController: as many Pods as wanted. Source: k/k pkg/controller/replicaset/replica_set.go.
 
-use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
+use std::{cmp::Reverse, collections::BTreeMap, marker::PhantomData, sync::Arc};
 
 use async_trait::async_trait;
 use podlab_api::{
@@ -18,16 +18,20 @@ use podlab_client::{
 };
 use podlab_clock::Clock;
 
-use crate::work::{Again, Key, Reconcile};
+use crate::{
+    replicated::Replicated,
+    work::{Again, Key, Reconcile},
+};
 
 /// Most Pods created or deleted in one go.
 const BURST: usize = 500;
 
-/// The controller.
-pub(crate) struct ReplicaSets {
-    pub(crate) client: Client,
-    pub(crate) events: EventRecorder,
-    pub(crate) clock: Clock,
+/// The controller of a kind.
+pub(crate) struct ReplicaSets<K> {
+    client: Client,
+    events: EventRecorder,
+    clock: Clock,
+    kind: PhantomData<fn() -> K>,
 }
 
 /// Whether `meta` is controlled by the object with this UID.
@@ -63,21 +67,28 @@ pub(crate) fn ready_since(pod: &Pod) -> Option<Timestamp> {
 }
 
 #[async_trait]
-impl Reconcile for ReplicaSets {
+impl<K: Replicated> Reconcile for ReplicaSets<K> {
     fn name(&self) -> &'static str {
-        "replicaset"
+        K::CONTROLLER
     }
 
     async fn reconcile(&self, key: &Key) -> Result<Again, ApiError> {
         // The object from the API, the Pods too: acting on a stale cache would create one Pod too many.
-        let Some(set) = self.client.namespaced::<ReplicaSet>(&key.0).get_opt(&key.1).await? else {
+        let Some(origin) = self.client.namespaced::<K>(&key.0).get_opt(&key.1).await? else {
             return Ok(Again::OnChange);
         };
+        let set = origin.as_set();
         let Some(spec) = set.spec.clone() else { return Ok(Again::OnChange) };
         let (all, _) = self.client.namespaced::<Pod>(&key.0).list(&podlab_client::ListOptions::default()).await?;
         let mut mine = Vec::new();
         for pod in all {
-            if controlled_by(&pod.metadata, set.metadata.uid.as_ref()) || self.adopt(&set, &pod).await? {
+            if controlled_by(&pod.metadata, set.metadata.uid.as_ref()) {
+                if selects(&spec.selector, &pod.metadata.labels.clone().unwrap_or_default()) {
+                    mine.push(pod);
+                } else {
+                    self.release(&set, &pod).await?;
+                }
+            } else if self.adopt(&set, &pod).await? {
                 mine.push(pod);
             }
         }
@@ -87,9 +98,9 @@ impl Reconcile for ReplicaSets {
         if set.metadata.deletion_timestamp.is_none() {
             if active.len() < wanted {
                 for _ in 0..(wanted - active.len()).min(BURST) {
-                    if let Err(e) = self.create(&set).await {
+                    if let Err(e) = self.create(&origin, &set).await {
                         self.events.event(
-                            reference(&set),
+                            reference(&origin),
                             EventType::Warning,
                             "FailedCreate",
                             format!("Error creating: {}", e.message),
@@ -99,15 +110,36 @@ impl Reconcile for ReplicaSets {
                     }
                 }
             } else if active.len() > wanted {
-                self.shrink(&set, active.clone(), wanted).await?;
+                self.shrink(&origin, active.clone(), wanted).await?;
             }
         }
-        let again = self.write_status(&set, &mine, failure.as_ref()).await?;
+        let again = self.write_status(&origin, &set, &mine, failure.as_ref()).await?;
         failure.map_or(Ok(again), Err)
     }
 }
 
-impl ReplicaSets {
+impl<K: Replicated> ReplicaSets<K> {
+    /// The controller on an API.
+    pub(crate) fn new(client: Client, events: EventRecorder, clock: Clock) -> Self {
+        Self { client, events, clock, kind: PhantomData }
+    }
+
+    /// Lets a Pod go that the selector no longer matches.
+    async fn release(&self, set: &ReplicaSet, pod: &Pod) -> Result<(), ApiError> {
+        if pod.metadata.deletion_timestamp.is_some() {
+            return Ok(());
+        }
+        let mut released = pod.clone();
+        if let Some(owners) = &mut released.metadata.owner_references {
+            owners.retain(|o| Some(&o.uid) != set.metadata.uid.as_ref());
+        }
+        let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+        match self.client.namespaced::<Pod>(&namespace).update(&released).await {
+            Err(e) if !e.is_not_found() => Err(e),
+            _ => Ok(()),
+        }
+    }
+
     /// Takes over a Pod without a controller that the selector matches.
     async fn adopt(&self, set: &ReplicaSet, pod: &Pod) -> Result<bool, ApiError> {
         let controlled = pod.metadata.owner_references.iter().flatten().any(|o| o.controller == Some(true));
@@ -117,12 +149,12 @@ impl ReplicaSets {
             return Ok(false);
         }
         let mut adopted = pod.clone();
-        adopted.metadata.owner_references.get_or_insert_default().push(owner("apps/v1", "ReplicaSet", &set.metadata));
+        adopted.metadata.owner_references.get_or_insert_default().push(owner(K::API_VERSION, K::KIND, &set.metadata));
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();
         self.client.namespaced::<Pod>(&namespace).update(&adopted).await.map(|_| true)
     }
 
-    async fn create(&self, set: &ReplicaSet) -> Result<(), ApiError> {
+    async fn create(&self, origin: &K, set: &ReplicaSet) -> Result<(), ApiError> {
         let template = set.spec.as_ref().and_then(|s| s.template.clone()).unwrap_or_default();
         let meta = template.metadata.unwrap_or_default();
         let name = set.metadata.name.clone().unwrap_or_default();
@@ -132,7 +164,7 @@ impl ReplicaSets {
                 labels: meta.labels,
                 annotations: meta.annotations,
                 finalizers: meta.finalizers,
-                owner_references: Some(vec![owner("apps/v1", "ReplicaSet", &set.metadata)]),
+                owner_references: Some(vec![owner(K::API_VERSION, K::KIND, &set.metadata)]),
                 ..ObjectMeta::default()
             },
             spec: template.spec,
@@ -141,12 +173,12 @@ impl ReplicaSets {
         let namespace = set.metadata.namespace.clone().unwrap_or_default();
         let made = self.client.namespaced::<Pod>(&namespace).create(&pod).await?;
         let text = format!("Created pod: {}", made.metadata.name.unwrap_or_default());
-        self.events.event(reference(set), EventType::Normal, "SuccessfulCreate", text);
+        self.events.event(reference(origin), EventType::Normal, "SuccessfulCreate", text);
         Ok(())
     }
 
     /// Deletes the least useful Pods: unassigned, pending, not ready, doubled up on a node, youngest first.
-    async fn shrink(&self, set: &ReplicaSet, mut active: Vec<&Pod>, wanted: usize) -> Result<(), ApiError> {
+    async fn shrink(&self, origin: &K, mut active: Vec<&Pod>, wanted: usize) -> Result<(), ApiError> {
         let mut per_node: BTreeMap<Option<String>, usize> = BTreeMap::new();
         let node = |p: &Pod| p.spec.as_ref().and_then(|s| s.node_name.clone());
         for p in &active {
@@ -170,7 +202,7 @@ impl ReplicaSets {
             match self.client.namespaced::<Pod>(&namespace).delete(&name, &DeleteOptions::default()).await {
                 Err(e) if !e.is_not_found() => return Err(e),
                 _ => self.events.event(
-                    reference(set),
+                    reference(origin),
                     EventType::Normal,
                     "SuccessfulDelete",
                     format!("Deleted pod: {name}"),
@@ -182,6 +214,7 @@ impl ReplicaSets {
 
     async fn write_status(
         &self,
+        origin: &K,
         set: &ReplicaSet,
         mine: &[Pod],
         failure: Option<&ApiError>,
@@ -235,25 +268,24 @@ impl ReplicaSets {
         if with(&normal(&old)) == with(&normal(&status)) && same_failure(&old, &status) {
             return Ok(again);
         }
-        let updated = ReplicaSet { status: Some(status), ..set.clone() };
-        match self.client.namespaced::<ReplicaSet>(&namespace).update_status(&updated).await {
+        match self.client.namespaced::<K>(&namespace).update_status(&origin.with_status(status)).await {
             Err(e) if !e.is_not_found() => Err(e),
             _ => Ok(again),
         }
     }
 
     /// The sets whose Pods a change concerns.
-    pub(crate) fn concerned(sets: &Cache<ReplicaSet>, pod: &Arc<Pod>) -> Vec<Key> {
+    pub(crate) fn concerned(sets: &Cache<K>, pod: &Arc<Pod>) -> Vec<Key> {
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();
         let controller = pod.metadata.owner_references.iter().flatten().find(|o| o.controller == Some(true));
         match controller {
-            Some(o) if o.kind == "ReplicaSet" => vec![(namespace, o.name.clone())],
+            Some(o) if o.kind == K::KIND => vec![(namespace, o.name.clone())],
             Some(_) => Vec::new(),
             None => {
                 let labels = pod.metadata.labels.clone().unwrap_or_default();
                 let matching = sets.list().into_iter().filter(|s| {
-                    s.metadata.namespace.as_ref() == Some(&namespace)
-                        && s.spec.as_ref().is_some_and(|s| selects(&s.selector, &labels))
+                    s.metadata().namespace.as_ref() == Some(&namespace)
+                        && s.as_set().spec.is_some_and(|s| selects(&s.selector, &labels))
                 });
                 matching.map(|s| crate::work::key_of(&*s)).collect()
             }

@@ -4,7 +4,7 @@ use podlab_api::{
     KubeType,
     apps::{Deployment, ReplicaSet},
     coordination::Lease,
-    core::{Namespace, Node, Pod, Service},
+    core::{Namespace, Node, Pod, ReplicationController, Service},
     policy::PodDisruptionBudget,
 };
 use podlab_client::{
@@ -25,6 +25,7 @@ use crate::{
     node_lifecycle::NodeLifecycle,
     pod_gc::PodCollector,
     replicaset::ReplicaSets,
+    replicated::Replicated,
     seed::Seeder,
     taint_eviction::TaintEviction,
     work::{Queue, drive, feed, key_of},
@@ -96,6 +97,7 @@ impl Controllers {
         };
         namespaces(&mut s, &self.config);
         workloads(&mut s);
+        replication_controllers(&mut s);
         collectors(&mut s);
         nodes(&mut s);
         crate::volumes::start(&mut s);
@@ -161,12 +163,22 @@ fn workloads(s: &mut Starter) {
         }
         ReplicaSets::concerned(&sets_of, new)
     }));
-    let events = s.events("replicaset-controller");
+    let events = s.events(ReplicaSet::CONTROLLER);
     let (client, clock) = (s.client.clone(), s.clock);
-    s.drive(ReplicaSets { client: client.clone(), events, clock }, set_queue);
+    s.drive(ReplicaSets::<ReplicaSet>::new(client.clone(), events, clock), set_queue);
     let events = s.events("deployment-controller");
     s.drive(Deployments { client: client.clone(), events, clock }, deployment_queue);
     s.drive(EndpointSlices { client, pods }, service_queue);
+}
+
+fn replication_controllers(s: &mut Starter) {
+    let (all, deltas) = s.follow::<ReplicationController>();
+    let (_, pod_deltas) = s.follow::<Pod>();
+    let queue = Queue::default();
+    s.tasks.spawn(feed(deltas, queue.clone(), |d| vec![key_of(&**d.object())]));
+    s.tasks.spawn(feed(pod_deltas, queue.clone(), move |d| ReplicaSets::concerned(&all, d.object())));
+    let events = s.events(ReplicationController::CONTROLLER);
+    s.drive(ReplicaSets::<ReplicationController>::new(s.client.clone(), events, s.clock), queue);
 }
 
 fn collectors(s: &mut Starter) {

@@ -52,3 +52,23 @@ fn the_shortest_toleration_counts_and_none_means_now() {
     let two = json!([{"key": "k", "operator": "Exists", "tolerationSeconds": 300}, {"key": "k", "operator": "Exists", "tolerationSeconds": 5}]);
     assert_eq!(due(&pod(two)), Some(15));
 }
+
+#[test]
+fn a_replication_controller_is_a_replica_set_with_a_plain_selector() {
+    use podlab_api::{apps::ReplicaSetStatus, core::ReplicationController, matching::selects};
+
+    use crate::replicated::Replicated;
+    let elder: ReplicationController = serde_json::from_value(json!({
+        "metadata": {"name": "rc"}, "spec": {"replicas": 3, "selector": {"a": "b"}, "template": {}},
+        "status": {"replicas": 1, "readyReplicas": 1, "conditions": [{"type": "ReplicaFailure", "status": "True"}]}}))
+    .unwrap();
+    let set = elder.as_set();
+    let spec = set.spec.unwrap();
+    assert_eq!(spec.replicas, Some(3));
+    assert!(selects(&spec.selector, &[("a".to_owned(), "b".to_owned())].into()));
+    assert!(!selects(&spec.selector, &[("a".to_owned(), "c".to_owned())].into()));
+    let status = set.status.unwrap();
+    assert_eq!((status.ready_replicas, status.conditions.as_ref().map(Vec::len)), (Some(1), Some(1)));
+    let next = elder.with_status(ReplicaSetStatus { replicas: 2, terminating_replicas: Some(1), ..status });
+    assert_eq!(next.status.unwrap().replicas, 2);
+}

@@ -112,7 +112,10 @@ pub fn show(c: &Container, record: Option<&ContainerRecord>, status: &mut Contai
         let quantity = podlab_api::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
         if limits.contains_key("cpu") && now.cpu_quota > 0 && now.cpu_period > 0 {
             let milli = now.cpu_quota * 1000 / now.cpu_period;
-            if amount(Some(spec), Side::Limits, "cpu") != Some(milli) {
+            let asked = amount(Some(spec), Side::Limits, "cpu").unwrap_or(0);
+            // The kernel takes no quota below a millisecond; what asks for less is shown as it was asked for.
+            let least = resources::MIN_QUOTA * 1000 / resources::CPU_PERIOD;
+            if asked != milli && (asked > least || milli > least) {
                 limits.insert(
                     "cpu".to_owned(),
                     quantity(if milli % 1000 == 0 { (milli / 1000).to_string() } else { format!("{milli}m") }),
@@ -140,6 +143,26 @@ mod tests {
         actions::tests::{mk_pod, record, with_sandbox},
         runtime::RuntimeResources,
     };
+
+    #[test]
+    fn a_limit_below_the_least_quota_is_shown_as_it_was_asked_for() {
+        let limits = |cpu: &str| Some([("cpu".to_owned(), Quantity(cpu.to_owned()))].into());
+        let mut r = record("c", RuntimeState::Running, 0);
+        let shown = |cpu: &str, r: &ContainerRecord| {
+            let resources = Some(ResourceRequirements { limits: limits(cpu), ..ResourceRequirements::default() });
+            let c = Container { name: "c".into(), resources, ..Container::default() };
+            let mut status = ContainerStatus::default();
+            show(&c, Some(r), &mut status);
+            status.resources.and_then(|r| r.limits).and_then(|l| l.get("cpu").cloned()).map(|q| q.0)
+        };
+        let force =
+            |cpu_quota| Some(RuntimeResources { cpu_quota, cpu_period: 100_000, cpu_shares: 2, memory_limit: 0 });
+        r.resources = force(1000);
+        assert_eq!(shown("5m", &r).as_deref(), Some("5m"));
+        assert_eq!(shown("20m", &r).as_deref(), Some("10m"));
+        r.resources = force(2000);
+        assert_eq!(shown("5m", &r).as_deref(), Some("20m"));
+    }
 
     #[test]
     fn only_what_is_not_in_force_is_resized_and_by_the_policy() {

@@ -17,6 +17,7 @@ use super::{
     node_client::{Endpoint, forwardable},
     request::{Query, Target},
     serve::Peer,
+    websocket::Handshake,
 };
 use crate::{
     context::Context,
@@ -41,7 +42,14 @@ impl ApiServer {
         let name = target.name.as_deref().ok_or_else(no_such)?;
         match sub.ok_or_else(no_such)? {
             SubKind::Proxy => self.proxy_request(peer, target, name, request).await,
-            SubKind::Log => self.logs(peer, target, name, query).await,
+            SubKind::Log => {
+                let socket = Handshake::of(&request)?;
+                let logs = self.logs(peer, target, name, query).await?;
+                Ok(match socket {
+                    Some(socket) => socket.answer(peer, request, logs.into_body()),
+                    None => logs,
+                })
+            }
             kind @ (SubKind::Exec | SubKind::Attach | SubKind::PortForward) => {
                 tracing::debug!(user = cx.user.name, pod = name, ?kind, "stream");
                 self.stream(peer, target, name, query, kind, request).await

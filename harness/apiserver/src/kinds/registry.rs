@@ -7,7 +7,9 @@ use std::{
 
 use podlab_api::ResourceRef;
 
-use super::{Kind, Row, Verbs, apps, batch, core, events, namespace, node, policy, rbac, reviews, service, storage};
+use super::{
+    Kind, Row, Verbs, apps, batch, core, events, namespace, node, policy, rbac, resource, reviews, service, storage,
+};
 
 /// All rows.
 pub(crate) struct Registry {
@@ -36,6 +38,7 @@ impl Registry {
             batch::rows(),
             policy::rows(),
             rbac::rows(),
+            resource::rows(),
         ]
         .into_iter()
         .flatten()

@@ -117,6 +117,8 @@ fn security(spec: &Value, path: &str, errors: &mut Errors) {
         let name = text(sysctl, "name");
         if name.is_empty() {
             errors.required(format!("{at_path}.sysctls[{i}].name"), "");
+        } else if !names::sysctl(name).is_empty() {
+            errors.names(&format!("{at_path}.sysctls[{i}].name"), name, &names::sysctl(name));
         } else if !sysctls.insert(name) {
             errors.duplicate(format!("{at_path}.sysctls[{i}].name"), name);
         }

@@ -42,6 +42,8 @@ pub enum Expr {
     Masquerade,
     /// A random number below `modulus`.
     Random { modulus: u32, dreg: u32 },
+    /// A number below `modulus` made from 4 bytes of a register, the same for the same bytes.
+    Hash { sreg: u32, modulus: u32, dreg: u32 },
     /// The type of the destination address by the routing table (2 is local).
     DestinationType { dreg: u32 },
     /// Connection tracking state bits.
@@ -135,6 +137,10 @@ impl Expr {
             }),
             Self::Masquerade => wrap(m, "masq", |m| m),
             Self::Random { modulus, dreg } => wrap(m, "numgen", |m| m.be32(1, *dreg).be32(2, *modulus).be32(3, 1)),
+            // With a seed of its own choice the kernel would give each rule another number.
+            Self::Hash { sreg, modulus, dreg } => {
+                wrap(m, "hash", |m| m.be32(1, *sreg).be32(2, *dreg).be32(3, 4).be32(4, *modulus).be32(5, 1))
+            }
             Self::DestinationType { dreg } => wrap(m, "fib", |m| m.be32(1, *dreg).be32(2, 3).be32(3, 2)),
             Self::CtState { dreg } => wrap(m, "ct", |m| m.be32(1, *dreg).be32(2, 0)),
             Self::Jump(chain) => verdict(m, -3, Some(chain)),

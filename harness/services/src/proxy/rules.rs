@@ -47,7 +47,9 @@ pub(super) fn write(table: &Table) -> Result<(), NetlinkError> {
         }
         if !backends.is_empty() {
             b.chain(TABLE, &chain);
-            service_chain(&mut b, &chain, &(*ip, *protocol, *port), &backends.iter().copied().collect::<Vec<_>>());
+            let front = (*ip, *protocol, *port);
+            let choice = if table.sticky.contains(&front) { Choice::BySender } else { Choice::Chance };
+            service_chain(&mut b, &chain, &front, &backends.iter().copied().collect::<Vec<_>>(), choice);
         }
     }
     b.add_elements(TABLE, FRONTS, &by_ip)
@@ -105,8 +107,17 @@ fn entry_chains(b: &mut Batch) {
     }
 }
 
-/// One rule per endpoint: the first of n is taken with chance 1/n, the next with 1/(n−1), the last always.
-fn service_chain(b: &mut Batch, chain: &str, front: &Front, backends: &[(Ipv4Addr, u16)]) {
+/// How an endpoint is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Choice {
+    Chance,
+    /// The same for a sender as long as the endpoints stay the same.
+    BySender,
+}
+
+/// One rule per endpoint: the first of n is taken with chance 1/n, the next with 1/(n−1), the last always; or, for a Service with affinity, by a hash of the sender.
+fn service_chain(b: &mut Batch, chain: &str, front: &Front, backends: &[(Ipv4Addr, u16)], choice: Choice) {
+    let all = u32::try_from(backends.len()).unwrap_or(u32::MAX);
     for (i, (ip, port)) in backends.iter().enumerate() {
         let left = u32::try_from(backends.len() - i).unwrap_or(1);
         let target = format!("{chain}-{i}");
@@ -136,10 +147,13 @@ fn service_chain(b: &mut Batch, chain: &str, front: &Front, backends: &[(Ipv4Add
         b.rule(TABLE, &target, &rule);
         let mut choose = Vec::new();
         if left > 1 {
-            choose.extend([
-                Expr::Random { modulus: left, dreg: R },
-                Expr::Cmp { sreg: R, equal: true, value: vec![0; 4] },
-            ]);
+            let drawn = match choice {
+                Choice::Chance => vec![Expr::Random { modulus: left, dreg: R }],
+                Choice::BySender => vec![expr::saddr(R), Expr::Hash { sreg: R, modulus: all, dreg: R }],
+            };
+            let wanted = if choice == Choice::Chance { 0 } else { all - left };
+            choose.extend(drawn);
+            choose.push(Expr::Cmp { sreg: R, equal: true, value: wanted.to_ne_bytes().to_vec() });
         }
         choose.push(Expr::Goto(target));
         b.rule(TABLE, chain, &choose);

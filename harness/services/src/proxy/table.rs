@@ -18,6 +18,8 @@ pub(super) type Front = (Option<Ipv4Addr>, u8, u16);
 pub(super) struct Table {
     /// Endpoints per front; empty when there are none, which is answered with a refusal.
     pub(super) fronts: BTreeMap<Front, BTreeSet<(Ipv4Addr, u16)>>,
+    /// Fronts that send a client to the same endpoint each time (`sessionAffinity: ClientIP`).
+    pub(super) sticky: BTreeSet<Front>,
 }
 
 /// IP protocol number of a Service port.
@@ -54,16 +56,19 @@ impl Table {
                     && s.address_type == "IPv4"
             };
             let local_only = spec.internal_traffic_policy.as_deref() == Some("Local");
+            let sticky = spec.session_affinity.as_deref() == Some("ClientIP");
             for port in spec.ports.iter().flatten() {
                 let name = port.name.as_deref().unwrap_or_default();
                 let number = protocol(port.protocol.as_deref());
                 let backends = endpoints(slices.iter().filter(mine), name, number, local_only.then_some(node));
                 let Ok(front_port) = u16::try_from(port.port) else { continue };
-                for ip in &addresses {
-                    table.fronts.insert((Some(*ip), number, front_port), backends.clone());
-                }
-                if let Some(node_port) = port.node_port.and_then(|p| u16::try_from(p).ok()).filter(|p| *p > 0) {
-                    table.fronts.insert((None, number, node_port), backends.clone());
+                let node_port = port.node_port.and_then(|p| u16::try_from(p).ok()).filter(|p| *p > 0);
+                let own = addresses.iter().map(|ip| (Some(*ip), number, front_port));
+                for front in own.chain(node_port.map(|p| (None, number, p))) {
+                    table.fronts.insert(front, backends.clone());
+                    if sticky {
+                        table.sticky.insert(front);
+                    }
                 }
             }
         }
