@@ -5,7 +5,7 @@
 
 mod correlate;
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use podlab_api::{KubeType, ResourceRef, core::ObjectReference, jiff::Timestamp};
 use podlab_clock::{Clock, Rng};
@@ -55,6 +55,7 @@ pub struct EventRequest {
     reason: &'static str,
     action: &'static str,
     message: String,
+    annotations: BTreeMap<String, String>,
     at: Timestamp,
 }
 
@@ -80,7 +81,31 @@ impl EventRecorder {
         action: &'static str,
         message: impl Into<String>,
     ) {
-        let request = EventRequest { regarding, kind, reason, action, message: message.into(), at: self.clock.wall() };
+        self.send(regarding, kind, reason, action, message.into(), BTreeMap::new());
+    }
+
+    /// Records an event that carries annotations.
+    pub fn annotated_event(
+        &self,
+        regarding: ObjectReference,
+        kind: EventType,
+        reason: &'static str,
+        message: impl Into<String>,
+        annotations: BTreeMap<String, String>,
+    ) {
+        self.send(regarding, kind, reason, "", message.into(), annotations);
+    }
+
+    fn send(
+        &self,
+        regarding: ObjectReference,
+        kind: EventType,
+        reason: &'static str,
+        action: &'static str,
+        message: String,
+        annotations: BTreeMap<String, String>,
+    ) {
+        let request = EventRequest { regarding, kind, reason, action, message, annotations, at: self.clock.wall() };
         if let Err(error) = self.queue.try_send(request) {
             tracing::warn!(reason, %error, "event dropped");
         }
@@ -205,6 +230,9 @@ impl EventWriter {
             "reportingComponent": self.component, "reportingInstance": self.host,
         });
         let map = body.as_object_mut().expect("a literal object");
+        if !request.annotations.is_empty() {
+            map["metadata"]["annotations"] = json!(request.annotations);
+        }
         match self.family {
             Family::Legacy => {
                 map.insert("source".into(), json!({"component": self.component, "host": self.host}));

@@ -9,19 +9,30 @@ use podlab_lifecycle::{
     status::Verdict,
 };
 
-use crate::agent::Agent;
+use crate::{agent::Agent, eviction, sysctls};
 
 /// Lets a Pod in beside those that are there, or says why not.
 pub(crate) fn admit(agent: &Agent, pod: &Pod, active: &[Arc<Pod>]) -> Result<(), Verdict> {
     let node = agent.node_view();
+    eviction::admit(pod, &agent.pressure.borrow())?;
+    sysctls::admit(pod, &agent.config.allowed_unsafe_sysctls)?;
+    if agent.leaving.load(std::sync::atomic::Ordering::Acquire) {
+        return Err(verdict("NodeShutdown".to_owned(), "Pod was rejected as the node is shutting down.".to_owned()));
+    }
     fits(pod, active, &agent.capacity_for_pods())?;
     matches_node(pod, &node)?;
     ports(pod, active)?;
     taints(pod, &node)
 }
 
+/// Whether a Pod tolerates a taint of this key and no value that keeps Pods from being scheduled.
+pub(crate) fn tolerates_no_schedule(pod: &Pod, key: &str) -> bool {
+    let taint = Taint { key: key.to_owned(), effect: "NoSchedule".to_owned(), ..Taint::default() };
+    spec::pod_spec(pod).tolerations.iter().flatten().any(|t| tolerates(t, &taint))
+}
+
 fn verdict(reason: String, message: String) -> Verdict {
-    Verdict { reason, message }
+    Verdict { reason, message, disruption: false }
 }
 
 /// Resources, in the order upstream reports them: Pods, CPU, memory, ephemeral storage, the others.
@@ -131,6 +142,9 @@ fn ports(pod: &Pod, active: &[Arc<Pod>]) -> Result<(), Verdict> {
 }
 
 fn taints(pod: &Pod, node: &Node) -> Result<(), Verdict> {
+    if spec::is_static(pod) {
+        return Ok(());
+    }
     let tolerations = spec::pod_spec(pod).tolerations.as_deref().unwrap_or_default();
     let all = node.spec.as_ref().and_then(|s| s.taints.as_deref()).unwrap_or_default();
     let bad = all.iter().filter(|t| t.effect == "NoExecute").any(|t| !tolerations.iter().any(|o| tolerates(o, t)));

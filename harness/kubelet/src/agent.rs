@@ -15,6 +15,7 @@ use podlab_clock::{Clock, Rng};
 use podlab_cri::v1;
 use podlab_lifecycle::{
     backoff::Backoff,
+    eviction::Pressure,
     qos::{self, QosClass},
     resources::{self, PodCgroupLimits},
     spec,
@@ -29,13 +30,15 @@ use crate::{
     container::{downward::Allocatable, qos_cgroup_path},
     csi::Drivers,
     host::{Host, Machine},
-    images::ImageManager,
+    images::{ImageAges, ImageManager},
     labels,
+    metrics::Metrics,
     objects::Objects,
     pods::Workers,
     prober::Prober,
     runtime::{Images, Runtime},
     say::Say,
+    statics::Statics,
     status::StatusManager,
     volumes::VolumeManager,
 };
@@ -62,6 +65,9 @@ pub(crate) struct Agent {
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) image_service: Arc<dyn Images>,
     pub(crate) machine: Machine,
+    /// What the node has.
+    pub(crate) capacity: Allocatable,
+    /// What Pods may have of it.
     pub(crate) allocatable: Allocatable,
     pub(crate) say: Say,
     pub(crate) status: Arc<StatusManager>,
@@ -82,6 +88,13 @@ pub(crate) struct Agent {
     pub(crate) suspects: Mutex<BTreeSet<String>>,
     /// The API's Pods are known and what they do not explain is being removed.
     pub(crate) swept: std::sync::atomic::AtomicBool,
+    /// Pressure conditions the node shows.
+    pub(crate) pressure: tokio::sync::watch::Sender<BTreeSet<Pressure>>,
+    /// The machine is about to go down.
+    pub(crate) leaving: std::sync::atomic::AtomicBool,
+    pub(crate) statics: Statics,
+    pub(crate) image_ages: ImageAges,
+    pub(crate) metrics: Arc<Metrics>,
     /// The node as last written or read.
     pub(crate) node: Mutex<Node>,
     pub(crate) tasks: TaskTracker,
@@ -122,6 +135,7 @@ impl Agent {
     pub(crate) fn reject(&self, pod: &Pod, verdict: &Verdict) {
         let event: &'static str = event_reason(&verdict.reason);
         self.say.warn(pod, event, verdict.message.clone());
+        self.metrics.inc("kubelet_admission_rejections_total", &[("reason", &verdict.reason)]);
         self.status.set(pod, status::rejected(pod, verdict), MayRun::No);
         self.status.finish(pod.metadata.uid.as_deref().unwrap_or_default());
     }
@@ -186,6 +200,7 @@ impl Agent {
             }
         }
         self.inventory.lock().remove(uid);
+        self.metrics.forget_pod(uid);
     }
 
     fn remove_logs(&self, key: &PodKey) {
@@ -207,7 +222,8 @@ impl Agent {
 
 /// Events take reasons that live for ever; those of rejections are a closed set, but for extended resources.
 fn event_reason(reason: &str) -> &'static str {
-    const KNOWN: [&str; 10] = [
+    const KNOWN: [&str; 11] = [
+        "SysctlForbidden",
         "OutOfcpu",
         "OutOfmemory",
         "OutOfephemeral-storage",

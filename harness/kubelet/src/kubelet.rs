@@ -13,6 +13,7 @@ use podlab_clock::{Clock, Rng};
 use podlab_lifecycle::{
     backoff::Backoff,
     probe::{ProbeKind, ProbeResult},
+    spec,
 };
 use podlab_timeline::{Lane, Recorder};
 use tokio::sync::{mpsc, watch};
@@ -23,16 +24,20 @@ use crate::{
     config::KubeletConfig,
     container::downward::Allocatable,
     csi::{Drivers, Plugins},
+    eviction, garbage,
     host::Host,
-    images::ImageManager,
+    images::{self, ImageAges, ImageManager},
+    metrics::{Measured, Metrics},
     node,
     objects::Objects,
     pleg,
     pods::Workers,
     prober::{self, ProbeUpdate, Prober},
+    rotation,
     runtime::{Images, Runtime},
     say::Say,
-    server,
+    server, shutdown,
+    statics::{self, Statics},
     status::StatusManager,
     volumes::{self, VolumeManager},
 };
@@ -153,11 +158,15 @@ fn assemble(config: KubeletConfig, deps: Deps, tasks: &TaskTracker, stop: &Cance
     machine.cpu_milli = config.cpu_milli.unwrap_or(machine.cpu_milli);
     machine.memory = config.memory.unwrap_or(machine.memory);
     let disk = host.disk(&config.root_dir).map(|d| i64::try_from(d.capacity).unwrap_or(i64::MAX)).unwrap_or(0);
-    let allocatable = Allocatable {
+    let capacity = Allocatable {
         cpu_milli: machine.cpu_milli,
         memory: machine.memory,
         ephemeral_storage: config.ephemeral_storage.unwrap_or(disk),
     };
+    let allocatable = node::allocatable(&config, capacity);
+    let metrics = Arc::new(Metrics::default());
+    let runtime: Arc<dyn Runtime> = Arc::new(Measured::new(runtime, clock, metrics.clone()));
+    let images: Arc<dyn Images> = Arc::new(Measured::new(images, clock, metrics.clone()));
 
     let (events, writer) = recorder(&client, Family::Legacy, "kubelet", &config.node_name, clock, rng.fork("events"));
     tasks.spawn(writer.run(stop.clone()));
@@ -175,6 +184,7 @@ fn assemble(config: KubeletConfig, deps: Deps, tasks: &TaskTracker, stop: &Cance
         status: status.clone(),
         recorder: log.clone(),
         tasks: tasks.clone(),
+        metrics: metrics.clone(),
         shutdown: stop.clone(),
     });
     let drivers = Arc::new(Drivers::default());
@@ -206,6 +216,7 @@ fn assemble(config: KubeletConfig, deps: Deps, tasks: &TaskTracker, stop: &Cance
         runtime,
         image_service: images,
         machine,
+        capacity,
         allocatable,
         say,
         status,
@@ -220,6 +231,11 @@ fn assemble(config: KubeletConfig, deps: Deps, tasks: &TaskTracker, stop: &Cance
         qos_shares: Mutex::new(None),
         suspects: Mutex::new(BTreeSet::new()),
         swept: std::sync::atomic::AtomicBool::new(false),
+        pressure: watch::Sender::new(BTreeSet::new()),
+        leaving: std::sync::atomic::AtomicBool::new(false),
+        statics: Statics::default(),
+        image_ages: ImageAges::default(),
+        metrics,
         node: Mutex::new(Node::default()),
         tasks: tasks.clone(),
         shutdown: stop.clone(),
@@ -260,8 +276,13 @@ async fn start(agent: &Arc<Agent>, feeds: Feeds) {
     if let Some(plugins) = feeds.plugins {
         tasks.spawn(crate::csi::watch_plugins(agent.clone(), plugins));
     }
+    tasks.spawn(statics::run(agent.clone(), feeds.pods.0.clone()));
     tasks.spawn(sync_loop(agent.clone(), feeds.pods, feeds.probes));
-    tasks.spawn(crate::rotation::run(agent.clone()));
+    tasks.spawn(rotation::run(agent.clone()));
+    tasks.spawn(garbage::run(agent.clone()));
+    tasks.spawn(images::collect_garbage(agent.clone()));
+    tasks.spawn(eviction::run(agent.clone()));
+    tasks.spawn(shutdown::run(agent.clone()));
 }
 
 /// The one place that hands news out to the workers.
@@ -284,6 +305,7 @@ async fn sync_loop(
             () = stop.cancelled() => return,
             delta = deltas.recv() => match delta {
                 Some(Delta::Applied { old, new }) => applied(&agent, old.as_deref(), new),
+                Some(Delta::Deleted(pod)) if spec::is_mirror(&pod) => agent.statics.wake(),
                 Some(Delta::Deleted(pod)) => agent.workers.remove(&agent, &pod),
                 None => return,
             },
@@ -297,9 +319,10 @@ async fn sync_loop(
                     housekeeping = now.after(HOUSEKEEPING);
                     agent.objects.collect();
                     agent.crash.lock().collect(agent.clock.wall());
-                    if !swept && cache.is_synced() {
+                    if !swept && cache.is_synced() && agent.statics.is_loaded() {
                         swept = true;
-                        let known: BTreeSet<String> = cache.list().iter().filter_map(|p| p.metadata.uid.clone()).collect();
+                        let listed = cache.list().into_iter().chain(agent.workers.pods());
+                        let known: BTreeSet<String> = listed.filter_map(|p| p.metadata.uid.clone()).collect();
                         agent.swept.store(true, std::sync::atomic::Ordering::Release);
                         let agent = agent.clone();
                         agent.tasks.clone().spawn(async move { pleg::remove_orphans(&agent, &known).await });
@@ -317,11 +340,28 @@ async fn sync_loop(
 }
 
 fn applied(agent: &Arc<Agent>, old: Option<&Pod>, new: Arc<Pod>) {
+    if spec::is_mirror(&new) {
+        match agent.statics.shown_by(&new).filter(|_| !spec::is_deleting(&new)) {
+            Some(uid) if agent.status.shows(&uid, &new) => agent.status.observe_mirror(&uid, &new),
+            _ => agent.statics.wake(),
+        }
+        return;
+    }
+    // What the API says of a Pod's source is not for its author to claim.
+    let new = if spec::is_static(&new) { Arc::new(from_api(&new)) } else { new };
     // A name that was reused within one list shows as a change of UID.
     if let Some(before) = old.filter(|o| o.metadata.uid != new.metadata.uid) {
         agent.workers.remove(agent, &Arc::new(before.clone()));
     }
     agent.workers.apply(agent, old.filter(|o| o.metadata.uid == new.metadata.uid), new);
+}
+
+fn from_api(pod: &Pod) -> Pod {
+    let mut pod = pod.clone();
+    if let Some(notes) = &mut pod.metadata.annotations {
+        notes.insert(spec::CONFIG_SOURCE.to_owned(), "api".to_owned());
+    }
+    pod
 }
 
 fn probed(agent: &Agent, u: &ProbeUpdate) {

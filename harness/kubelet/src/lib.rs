@@ -2,7 +2,8 @@
 //! shows their status in the API, and takes them down again.
 //!
 //! Read in this order: [`kubelet`] (what runs), `pods` (one worker per Pod: sync, start, kill, terminate), `status`
-//! (what the API shows), `volumes`, `images`, `prober`, `container` (from a spec to CRI configuration), `node`, `server`.
+//! (what the API shows), `volumes`, `images`, `prober`, `container` (from a spec to CRI configuration), `node`, `server`;
+//! then what keeps the node healthy: `eviction`, `garbage`, `statics` (Pods from manifests), `shutdown`, `metrics`.
 //! Decisions are [`podlab_lifecycle`]'s; the machine is behind [`Host`], the runtime behind [`Runtime`] and [`Images`],
 //! storage drivers behind [`CsiNode`], so that the same agent runs on a simulated node.
 #![deny(missing_docs)]
@@ -13,11 +14,14 @@ mod config;
 mod container;
 mod crilog;
 mod csi;
+mod eviction;
 pub mod fake;
+mod garbage;
 mod host;
 mod images;
 pub mod kubelet;
 mod labels;
+mod metrics;
 mod node;
 mod objects;
 mod pleg;
@@ -27,18 +31,24 @@ mod rotation;
 mod runtime;
 mod say;
 mod server;
+mod shutdown;
+mod statics;
 mod status;
+mod sysctls;
 #[cfg(test)]
 mod tests;
+mod usage;
 mod volumes;
 
-pub use config::{ImagePulls, KubeletConfig, ServerConfig, ServerTls};
+pub use config::{
+    ConfigFileError, EvictionConfig, ImageGcConfig, ImagePulls, KubeletConfig, ServerConfig, ServerTls, ShutdownGroup,
+};
 pub use csi::{
     AccessType, CsiError, CsiNode, CsiNodeInfo, NodeCapabilities, PluginInfo, PluginSockets, Plugins, PublishRequest,
     StageRequest,
 };
 pub use host::{
-    CgroupStats, DiskStats, FileKind, Health, Host, HttpAnswer, HttpProbe, LinuxHost, Machine, Stat, Tmpfs,
+    CgroupStats, Changes, DiskStats, FileKind, Health, Host, HttpAnswer, HttpProbe, LinuxHost, Machine, Stat, Tmpfs,
 };
 pub use kubelet::{Deps, Kubelet, KubeletError};
 pub use runtime::{Cri, CriSocket, EventStream, ExecOutput, Images, Runtime, RuntimeError};

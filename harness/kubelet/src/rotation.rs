@@ -1,14 +1,11 @@
 //! Container logs that grew too large: renamed, reopened, the old ones dropped.
 //! Source: k/k pkg/kubelet/logs/container_log_manager.go.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc};
 
 use podlab_cri::v1;
 
 use crate::{agent::Agent, labels};
-
-/// How often sizes are looked at.
-const PERIOD: Duration = Duration::from_secs(10);
 
 /// Rotates until the agent stops.
 pub(crate) async fn run(agent: Arc<Agent>) {
@@ -16,7 +13,7 @@ pub(crate) async fn run(agent: Arc<Agent>) {
     let _ = shutdown
         .run_until_cancelled(async {
             loop {
-                agent.clock.sleep(PERIOD).await;
+                agent.clock.sleep(agent.config.container_log_monitor_period).await;
                 let running = v1::ContainerFilter {
                     state: Some(v1::ContainerStateValue { state: v1::ContainerState::ContainerRunning.into() }),
                     ..Default::default()

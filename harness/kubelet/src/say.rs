@@ -1,5 +1,7 @@
 //! Events about Pods, containers and the node, in upstream's words.
 
+use std::collections::BTreeMap;
+
 use podlab_api::core::{ObjectReference, Pod};
 use podlab_client::events::{EventRecorder, EventType, reference};
 use podlab_lifecycle::spec::ContainerKind;
@@ -52,12 +54,27 @@ impl Say {
 
     /// An ordinary event about the node.
     pub(crate) fn node(&self, reason: &'static str, message: impl Into<String>) {
-        let about = ObjectReference {
-            kind: Some("Node".to_owned()),
-            name: Some(self.node.clone()),
-            ..ObjectReference::default()
-        };
-        self.recorder.event(about, EventType::Normal, reason, message);
+        self.recorder.event(self.about_node(), EventType::Normal, reason, message);
+    }
+
+    /// A warning about the node.
+    pub(crate) fn node_warn(&self, reason: &'static str, message: impl Into<String>) {
+        self.recorder.event(self.about_node(), EventType::Warning, reason, message);
+    }
+
+    /// A warning about a Pod with annotations on the event.
+    pub(crate) fn annotated_warn(
+        &self,
+        pod: &Pod,
+        notes: BTreeMap<String, String>,
+        reason: &'static str,
+        message: impl Into<String>,
+    ) {
+        self.recorder.annotated_event(reference(pod), EventType::Warning, reason, message, notes);
+    }
+
+    fn about_node(&self) -> ObjectReference {
+        ObjectReference { kind: Some("Node".to_owned()), name: Some(self.node.clone()), ..ObjectReference::default() }
     }
 
     /// `Node <n> status is now: <what>`.

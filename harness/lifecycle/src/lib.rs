@@ -6,6 +6,7 @@
 //!             [`restart`] [`backoff`] [`image`]       │ [`phase`] ─► phase
 //!             [`probe`]  results, thresholds          └ [`conditions`] ─► conditions ─► [`status`] merge
 //!  worker:   syncing ──► terminating ──► terminated        ([`worker`], [`termination`])
+//!  node:     starved ──► reclaim ──► rank ──► evict one   ([`eviction`])
 //!  volume:   wanted ──► attached ──► staged ──► mounted ──► unmounted   ([`volume`])
 //! ```
 //!
@@ -16,6 +17,7 @@ pub mod actions;
 pub mod backoff;
 pub mod conditions;
 pub mod container;
+pub mod eviction;
 pub mod image;
 mod init;
 pub mod phase;

@@ -98,6 +98,28 @@ pub fn host_network(pod: &Pod) -> bool {
     pod_spec(pod).host_network.unwrap_or(false)
 }
 
+/// Where a Pod came from: `api`, `file` or `http`.
+pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
+/// Marks the API's picture of a static Pod; the value is the hash of the Pod it shows.
+pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
+/// Hash of a static Pod's manifest.
+pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
+
+fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
+    pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+/// Whether the Pod comes from the node itself, not from the API.
+/// Source: k/k pkg/kubelet/types/pod_update.go IsStaticPod.
+pub fn is_static(pod: &Pod) -> bool {
+    annotation(pod, CONFIG_SOURCE).is_some_and(|s| s != "api")
+}
+
+/// Whether the Pod is the API's picture of a static one. Source: IsMirrorPod.
+pub fn is_mirror(pod: &Pod) -> bool {
+    annotation(pod, CONFIG_MIRROR).is_some()
+}
+
 /// `name_namespace(uid)`, as messages write a Pod. Source: k/k pkg/kubelet/util/format/pod.go.
 pub fn pod_label(pod: &Pod) -> String {
     let m = &pod.metadata;

@@ -42,6 +42,8 @@ pub struct Verdict {
     pub reason: String,
     /// `status.message`.
     pub message: String,
+    /// Whether it is the node's doing: shown as the condition `DisruptionTarget`, with the same message.
+    pub disruption: bool,
 }
 
 /// What [`generate`] needs besides the containers.
@@ -113,6 +115,10 @@ pub fn generate(inputs: &Inputs<'_>) -> PodStatus {
         &foreign,
     );
     conditions.extend(inputs.resize.map(|r| r.condition(pod.metadata.generation)));
+    if let Some(v) = inputs.verdict.filter(|v| v.disruption) {
+        conditions.retain(|c| c.type_ != condition::DISRUPTION_TARGET);
+        conditions.push(terminated_by_agent(pod, &v.message));
+    }
     let ips = pod_ips(inputs, previous);
     let some = |l: Vec<ContainerStatus>| Some(l).filter(|l| !l.is_empty());
     PodStatus {
@@ -135,6 +141,14 @@ pub fn generate(inputs: &Inputs<'_>) -> PodStatus {
         allocated_resources: previous.allocated_resources.clone(),
         ..PodStatus::default()
     }
+}
+
+/// Why the node agent ends a Pod that did nothing wrong.
+fn terminated_by_agent(pod: &Pod, message: &str) -> PodCondition {
+    let reason = Some("TerminationByKubelet");
+    let mut c = conditions::condition_of(condition::DISRUPTION_TARGET, true, reason, Some(message.to_owned()));
+    c.observed_generation = pod.metadata.generation;
+    c
 }
 
 fn pod_ips(inputs: &Inputs<'_>, previous: &PodStatus) -> Vec<String> {

@@ -171,6 +171,7 @@ mod tests {
             reason: "BackOff",
             action: "",
             message: message.into(),
+            annotations: BTreeMap::new(),
             at: podlab_api::jiff::Timestamp::UNIX_EPOCH,
         }
     }

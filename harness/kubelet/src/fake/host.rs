@@ -12,8 +12,11 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use podlab_clock::Clock;
 use podlab_lifecycle::resources::PodCgroupLimits;
+use tokio::sync::watch;
 
-use crate::host::{CgroupStats, DiskStats, FileKind, Health, Host, HttpAnswer, HttpProbe, Machine, Stat, Tmpfs};
+use crate::host::{
+    CgroupStats, Changes, DiskStats, FileKind, Health, Host, HttpAnswer, HttpProbe, Machine, Stat, Tmpfs,
+};
 
 #[derive(Debug, Clone)]
 struct Node {
@@ -30,6 +33,8 @@ struct State {
     files: BTreeMap<PathBuf, Node>,
     mounts: BTreeSet<PathBuf>,
     cgroups: BTreeMap<String, PodCgroupLimits>,
+    used: BTreeMap<String, CgroupStats>,
+    pids: (u64, u64),
 }
 
 /// A machine in memory.
@@ -37,13 +42,43 @@ pub struct MemoryHost {
     clock: Clock,
     machine: Machine,
     state: Mutex<State>,
+    disk: Mutex<Box<dyn Fn() -> DiskStats + Send>>,
+    /// Counts changes of files, for those who watch.
+    revision: watch::Sender<u64>,
+}
+
+/// Waits for the next change of any file.
+struct Watched {
+    clock: Clock,
+    revision: watch::Receiver<u64>,
+}
+
+#[async_trait]
+impl Changes for Watched {
+    async fn next(&mut self, wait: Duration) {
+        // A host that is gone changes no more.
+        let _ = self.clock.timeout(wait, self.revision.changed()).await;
+    }
 }
 
 impl MemoryHost {
     /// An empty machine.
     pub fn new(clock: Clock, machine: Machine) -> Arc<Self> {
-        let state = State::default();
-        let host = Self { clock, machine, state: Mutex::new(state) };
+        let disk = DiskStats {
+            id: 1,
+            capacity: 100 << 30,
+            available: 90 << 30,
+            used: 10 << 30,
+            inodes: 1 << 20,
+            inodes_free: 1 << 20,
+        };
+        let host = Self {
+            clock,
+            machine,
+            state: Mutex::new(State { pids: (32_768, 100), ..State::default() }),
+            disk: Mutex::new(Box::new(move || disk)),
+            revision: watch::Sender::new(0),
+        };
         host.put(Path::new("/"), FileKind::Dir, 0o755, Vec::new(), PathBuf::new());
         Arc::new(host)
     }
@@ -58,6 +93,26 @@ impl MemoryHost {
         self.state.lock().cgroups.clone()
     }
 
+    /// What a cgroup uses from now on.
+    pub fn set_cgroup(&self, path: &str, used: CgroupStats) {
+        self.state.lock().used.insert(path.to_owned(), used);
+    }
+
+    /// How full the disk is from now on.
+    pub fn set_disk(&self, disk: DiskStats) {
+        self.disk_by(move || disk);
+    }
+
+    /// How full the disk is, asked each time.
+    pub fn disk_by(&self, disk: impl Fn() -> DiskStats + Send + 'static) {
+        *self.disk.lock() = Box::new(disk);
+    }
+
+    /// Most process ids and those in use, from now on.
+    pub fn set_pids(&self, most: u64, used: u64) {
+        self.state.lock().pids = (most, used);
+    }
+
     /// Makes a socket file, as a plugin that listens does.
     pub fn socket(&self, path: &Path) {
         self.put(path, FileKind::Socket, 0o600, Vec::new(), PathBuf::new());
@@ -70,6 +125,7 @@ impl MemoryHost {
 
     fn put(&self, path: &Path, kind: FileKind, mode: u32, bytes: Vec<u8>, target: PathBuf) {
         self.state.lock().files.insert(path.to_owned(), Node { kind, mode, uid: 0, gid: 0, bytes, target });
+        self.revision.send_modify(|r| *r += 1);
     }
 
     /// Follows links, those in the middle of the path included.
@@ -205,6 +261,7 @@ impl Host for MemoryHost {
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         let path = self.resolve(path, false)?;
         self.state.lock().files.remove(&path);
+        self.revision.send_modify(|r| *r += 1);
         Ok(())
     }
 
@@ -278,8 +335,12 @@ impl Host for MemoryHost {
         Ok(below.map(str::to_owned).collect())
     }
 
-    fn cgroup_stats(&self, _path: &str) -> io::Result<CgroupStats> {
-        Ok(CgroupStats::default())
+    fn cgroup_stats(&self, path: &str) -> io::Result<CgroupStats> {
+        Ok(self.state.lock().used.get(path).copied().unwrap_or_default())
+    }
+
+    fn pids(&self) -> io::Result<(u64, u64)> {
+        Ok(self.state.lock().pids)
     }
 
     fn machine(&self) -> Machine {
@@ -287,13 +348,7 @@ impl Host for MemoryHost {
     }
 
     fn disk(&self, _path: &Path) -> io::Result<DiskStats> {
-        Ok(DiskStats {
-            capacity: 100 << 30,
-            available: 90 << 30,
-            used: 10 << 30,
-            inodes: 1 << 20,
-            inodes_free: 1 << 20,
-        })
+        Ok((self.disk.lock())())
     }
 
     fn usage(&self, path: &Path) -> io::Result<(u64, u64)> {
@@ -302,8 +357,8 @@ impl Host for MemoryHost {
         Ok(below.fold((0, 0), |(b, n), (_, f)| (b + f.bytes.len() as u64, n + 1)))
     }
 
-    async fn changed(&self, _path: &Path, wait: Duration) {
-        self.clock.sleep(wait).await;
+    fn watch(&self, _dir: &Path) -> Box<dyn Changes> {
+        Box::new(Watched { clock: self.clock, revision: self.revision.subscribe() })
     }
 
     async fn http_get(&self, probe: &HttpProbe, _timeout: Duration) -> Result<HttpAnswer, String> {

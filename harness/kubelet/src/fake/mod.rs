@@ -8,4 +8,4 @@ mod script;
 
 pub use host::MemoryHost;
 pub use runtime::MemoryRuntime;
-pub use script::{ExecScript, ImageScript, Script};
+pub use script::{ExecScript, ImageScript, Script, Usage};

@@ -15,7 +15,7 @@ use tokio::sync::{broadcast, watch};
 use tokio_stream::wrappers::BroadcastStream;
 use tokio_util::task::TaskTracker;
 
-use super::script::{ExecScript, ImageScript, Script};
+use super::script::{ExecScript, ImageScript, Script, Usage};
 use crate::runtime::{Cri, EventStream, ExecOutput, Runtime, RuntimeError};
 
 /// Events kept for a slow listener; one that falls behind relists.
@@ -36,6 +36,7 @@ pub(super) struct State {
     scripts: BTreeMap<String, Vec<Script>>,
     exec: ExecScript,
     sandbox_errors: Vec<String>,
+    usage: BTreeMap<String, Usage>,
     next: u64,
     calls: Vec<String>,
 }
@@ -58,6 +59,7 @@ impl MemoryRuntime {
             scripts: BTreeMap::new(),
             exec: ExecScript::default(),
             sandbox_errors: Vec::new(),
+            usage: BTreeMap::new(),
             next: 0,
             calls: Vec::new(),
         };
@@ -79,9 +81,19 @@ impl MemoryRuntime {
         self.state.lock().images.insert(name.to_owned(), script);
     }
 
+    /// Images that are on the node.
+    pub fn images_present(&self) -> Vec<String> {
+        self.state.lock().images.iter().filter(|(_, s)| s.present).map(|(n, _)| n.clone()).collect()
+    }
+
     /// What commands in containers give.
     pub fn exec_script(&self, exec: ExecScript) {
         self.state.lock().exec = exec;
+    }
+
+    /// What containers of a name use from now on.
+    pub fn set_usage(&self, container: &str, usage: Usage) {
+        self.state.lock().usage.insert(container.to_owned(), usage);
     }
 
     /// The next sandboxes fail with these messages, in order.
@@ -148,6 +160,45 @@ impl MemoryRuntime {
 
     fn log(&self, what: String) {
         self.state.lock().calls.push(what);
+    }
+}
+
+/// What a sandbox and its containers use, by the usage that was set for their names.
+fn stats_of(state: &State, s: &v1::PodSandboxStatus) -> v1::PodSandboxStats {
+    let value = |n: u64| Some(v1::UInt64Value { value: n });
+    let memory = |n: u64| Some(v1::MemoryUsage { working_set_bytes: value(n), ..Default::default() });
+    let mine = state.containers.values().filter(|c| c.sandbox == s.id);
+    let mut total = 0;
+    let containers = mine
+        .map(|c| {
+            let name = c.status.metadata.as_ref().map(|m| m.name.clone()).unwrap_or_default();
+            let used = state.usage.get(&name).copied().unwrap_or_default();
+            total += used.memory;
+            v1::ContainerStats {
+                attributes: Some(v1::ContainerAttributes {
+                    id: c.status.id.clone(),
+                    metadata: c.status.metadata.clone(),
+                    labels: c.status.labels.clone(),
+                    annotations: c.status.annotations.clone(),
+                }),
+                memory: memory(used.memory),
+                writable_layer: Some(v1::FilesystemUsage {
+                    used_bytes: value(used.layer),
+                    inodes_used: value(1),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }
+        })
+        .collect();
+    v1::PodSandboxStats {
+        attributes: Some(v1::PodSandboxAttributes {
+            id: s.id.clone(),
+            metadata: s.metadata.clone(),
+            ..Default::default()
+        }),
+        linux: Some(v1::LinuxPodSandboxStats { memory: memory(total), containers, ..Default::default() }),
+        windows: None,
     }
 }
 
@@ -443,7 +494,8 @@ impl Runtime for MemoryRuntime {
     }
 
     async fn list_pod_sandbox_stats(&self, _filter: v1::PodSandboxStatsFilter) -> Cri<Vec<v1::PodSandboxStats>> {
-        Ok(Vec::new())
+        let state = self.state.lock();
+        Ok(state.sandboxes.values().map(|s| stats_of(&state, s)).collect())
     }
 
     async fn events(&self) -> Cri<EventStream> {

@@ -47,6 +47,15 @@ pub struct ExecScript {
     pub answers: BTreeMap<String, ExecOutput>,
 }
 
+/// What a container uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Working set, bytes.
+    pub memory: u64,
+    /// Bytes of its writable layer.
+    pub layer: u64,
+}
+
 /// What pulling an image does.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ImageScript {

@@ -12,8 +12,8 @@ use podlab_clock::Clock;
 use podlab_lifecycle::resources::PodCgroupLimits;
 
 use super::{
-    CgroupStats, DiskStats, FileKind, Health, Host, HttpAnswer, HttpProbe, Machine, Stat, Tmpfs, http_probe,
-    linux_cgroup::Cgroups, linux_mount,
+    CgroupStats, Changes, DiskStats, FileKind, Health, Host, HttpAnswer, HttpProbe, Machine, Stat, Tmpfs, http_probe,
+    linux_cgroup::Cgroups, linux_mount, linux_watch::Watch,
 };
 
 /// The node this process runs on.
@@ -180,6 +180,16 @@ impl Host for LinuxHost {
         self.cgroups.stats(path)
     }
 
+    fn pids(&self) -> io::Result<(u64, u64)> {
+        let number = |p: &str| fs::read_to_string(p).ok().and_then(|s| s.trim().parse::<u64>().ok());
+        let most = [number("/proc/sys/kernel/pid_max"), number("/proc/sys/kernel/threads-max")];
+        let most = most.into_iter().flatten().min().ok_or_else(|| io::Error::other("no bound of process ids"))?;
+        // `0.00 0.01 0.05 running/all last`
+        let load = fs::read_to_string("/proc/loadavg")?;
+        let used = load.split(' ').nth(3).and_then(|f| f.split_once('/')?.1.parse().ok());
+        Ok((most, used.ok_or_else(|| io::Error::other("/proc/loadavg does not say how many processes there are"))?))
+    }
+
     fn machine(&self) -> Machine {
         let cpus = std::thread::available_parallelism().map_or(1, |n| i64::try_from(n.get()).unwrap_or(1));
         let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -210,6 +220,7 @@ impl Host for LinuxHost {
         let s = nix::sys::statvfs::statvfs(path)?;
         let block = s.fragment_size();
         Ok(DiskStats {
+            id: fs::metadata(path)?.dev(),
             capacity: s.blocks() * block,
             available: s.blocks_available() * block,
             used: s.blocks().saturating_sub(s.blocks_free()) * block,
@@ -232,9 +243,8 @@ impl Host for LinuxHost {
         Ok(total)
     }
 
-    async fn changed(&self, _path: &Path, wait: Duration) {
-        // Log followers are not on any start path; a short sleep is simpler than a watch per reader.
-        self.clock.sleep(wait.min(Duration::from_millis(50))).await;
+    fn watch(&self, dir: &Path) -> Box<dyn Changes> {
+        Box::new(Watch::new(self.clock, dir))
     }
 
     async fn http_get(&self, probe: &HttpProbe, timeout: Duration) -> Result<HttpAnswer, String> {

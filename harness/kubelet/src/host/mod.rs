@@ -5,6 +5,7 @@ mod http_probe;
 mod linux;
 mod linux_cgroup;
 mod linux_mount;
+mod linux_watch;
 
 use std::{
     io,
@@ -76,6 +77,8 @@ pub struct Machine {
 /// A file system's usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DiskStats {
+    /// Which file system; equal for paths on the same one.
+    pub id: u64,
     /// Bytes altogether.
     pub capacity: u64,
     /// Bytes free for ordinary users.
@@ -154,6 +157,13 @@ pub enum Health {
     Other(i32),
 }
 
+/// A directory that is watched.
+#[async_trait]
+pub trait Changes: Send {
+    /// Waits until something changed since this was last asked, at most `wait`. Dropping it midway loses nothing.
+    async fn next(&mut self, wait: Duration);
+}
+
 /// The node. File operations are quick and blocking; dials may be dropped midway.
 #[async_trait]
 pub trait Host: Send + Sync + 'static {
@@ -206,6 +216,8 @@ pub trait Host: Send + Sync + 'static {
     /// Usage of a cgroup.
     fn cgroup_stats(&self, path: &str) -> io::Result<CgroupStats>;
 
+    /// Most process ids of the node, and those in use.
+    fn pids(&self) -> io::Result<(u64, u64)>;
     /// The node's facts.
     fn machine(&self) -> Machine;
     /// Usage of the file system a path is on.
@@ -213,8 +225,8 @@ pub trait Host: Send + Sync + 'static {
     /// Bytes and inodes used by a tree.
     fn usage(&self, path: &Path) -> io::Result<(u64, u64)>;
 
-    /// Waits until a file or directory may have changed, at most `wait`.
-    async fn changed(&self, path: &Path, wait: Duration);
+    /// Begins to watch a directory and the files in it; what happens from now on is seen. Nothing to watch is fine.
+    fn watch(&self, dir: &Path) -> Box<dyn Changes>;
     /// Sends one HTTP GET. The error is Go's text for what went wrong, without the `Get "<url>": ` before it.
     async fn http_get(&self, probe: &HttpProbe, timeout: Duration) -> Result<HttpAnswer, String>;
     /// Opens and closes a TCP connection. The error is Go's text.

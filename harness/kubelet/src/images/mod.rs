@@ -2,6 +2,7 @@
 //!
 //! Source: k/k pkg/kubelet/images/image_manager.go.
 
+mod gc;
 mod keyring;
 mod records;
 
@@ -21,6 +22,7 @@ use podlab_lifecycle::{
 use podlab_timeline::{Lane, Outcome, Recorder};
 use tokio::sync::Semaphore;
 
+pub(crate) use gc::{ImageAges, remove_unused, run as collect_garbage};
 pub(crate) use keyring::{Credential, Keyring};
 use records::PullRecords;
 

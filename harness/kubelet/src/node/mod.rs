@@ -9,4 +9,4 @@ mod status;
 pub(crate) use health::{check, watch_health};
 pub(crate) use lease::renew;
 pub(crate) use register::register;
-pub(crate) use status::report;
+pub(crate) use status::{allocatable, report};

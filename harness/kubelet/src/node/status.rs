@@ -1,6 +1,9 @@
 //! The node's status: what it has, how it is.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+};
 
 use podlab_api::{
     ApiError,
@@ -13,9 +16,14 @@ use podlab_api::{
 };
 use podlab_client::PatchKind;
 use podlab_clock::Mono;
+use podlab_lifecycle::eviction::{Pressure, Signal};
 use serde_json::{Value, json};
 
-use crate::agent::{Agent, RuntimeHealth};
+use crate::{
+    agent::{Agent, RuntimeHealth},
+    config::KubeletConfig,
+    container::downward::Allocatable,
+};
 
 /// Builds the status as it is now, keeping transition times of what did not change.
 pub(crate) async fn build(agent: &Agent, old: &NodeStatus) -> NodeStatus {
@@ -23,7 +31,6 @@ pub(crate) async fn build(agent: &Agent, old: &NodeStatus) -> NodeStatus {
     let machine = &agent.machine;
     let runtime = agent.runtime_name.lock().clone();
     let health = agent.health.borrow().clone();
-    let capacity = capacity(agent);
     let mut addresses: Vec<NodeAddress> =
         config.node_ips.iter().map(|ip| NodeAddress { address: ip.clone(), type_: "InternalIP".to_owned() }).collect();
     addresses.push(NodeAddress { address: config.hostname.clone(), type_: "Hostname".to_owned() });
@@ -43,8 +50,8 @@ pub(crate) async fn build(agent: &Agent, old: &NodeStatus) -> NodeStatus {
     };
     NodeStatus {
         addresses: Some(addresses),
-        allocatable: Some(capacity.clone()),
-        capacity: Some(capacity),
+        allocatable: Some(resources(agent, &agent.allocatable)),
+        capacity: Some(resources(agent, &agent.capacity)),
         conditions: Some(conditions(agent, &health, old)),
         daemon_endpoints: port
             .map(|p| NodeDaemonEndpoints { kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(p) }) }),
@@ -56,14 +63,33 @@ pub(crate) async fn build(agent: &Agent, old: &NodeStatus) -> NodeStatus {
     }
 }
 
-fn capacity(agent: &Agent) -> BTreeMap<String, Quantity> {
-    let a = &agent.allocatable;
+/// What Pods may have: the capacity less what is reserved and what hard eviction thresholds keep free.
+/// Source: k/k pkg/kubelet/cm/node_container_manager_linux.go GetNodeAllocatableReservation.
+pub(crate) fn allocatable(config: &KubeletConfig, capacity: Allocatable) -> Allocatable {
+    let reserved = |key: &str| config.reserved.get(key).copied().unwrap_or(0);
+    let kept = |signal: Signal, capacity: i64| {
+        let hard = config.eviction.thresholds.iter().find(|t| t.signal == signal && t.is_hard());
+        hard.map_or(0, |t| t.value.of(capacity))
+    };
+    let less = |capacity: i64, key: &str, kept: i64| (capacity - reserved(key) - kept).max(0);
+    Allocatable {
+        cpu_milli: less(capacity.cpu_milli, "cpu", 0),
+        memory: less(capacity.memory, "memory", kept(Signal::MemoryAvailable, capacity.memory)),
+        ephemeral_storage: less(
+            capacity.ephemeral_storage,
+            "ephemeral-storage",
+            kept(Signal::NodefsAvailable, capacity.ephemeral_storage),
+        ),
+    }
+}
+
+fn resources(agent: &Agent, a: &Allocatable) -> BTreeMap<String, Quantity> {
     let cpu = if a.cpu_milli % 1000 == 0 { (a.cpu_milli / 1000).to_string() } else { format!("{}m", a.cpu_milli) };
     let mut out: BTreeMap<String, Quantity> = [
         ("cpu", cpu),
         ("memory", format!("{}Ki", a.memory / 1024)),
         ("ephemeral-storage", format!("{}Ki", a.ephemeral_storage / 1024)),
-        ("pods", agent.config.max_pods.to_string()),
+        ("pods", agent.config.pod_capacity(agent.capacity.cpu_milli).to_string()),
     ]
     .into_iter()
     .map(|(k, v)| (k.to_owned(), Quantity(v)))
@@ -76,18 +102,37 @@ fn capacity(agent: &Agent) -> BTreeMap<String, Quantity> {
 
 fn conditions(agent: &Agent, health: &RuntimeHealth, old: &NodeStatus) -> Vec<NodeCondition> {
     let now = Time(agent.clock.wall_secs());
+    let leaving = agent.leaving.load(Ordering::Acquire).then(|| "node is shutting down".to_owned());
     let problems: Vec<String> =
-        [&health.runtime_problem, &health.network_problem].into_iter().flatten().cloned().collect();
+        [&health.runtime_problem, &health.network_problem, &leaving].into_iter().flatten().cloned().collect();
     let ready = health.known && problems.is_empty();
     let not_ready = if problems.is_empty() {
         "container runtime status check may not have completed yet".to_owned()
     } else {
         problems.join(", ")
     };
+    let pressure = agent.pressure.borrow().clone();
+    let of = |p: Pressure, yes: [&'static str; 2], no: [&'static str; 2]| {
+        let on = pressure.contains(&p);
+        let [reason, message] = if on { yes } else { no };
+        (p.as_str(), on, reason, message.to_owned())
+    };
     let wanted = [
-        ("MemoryPressure", false, "KubeletHasSufficientMemory", "kubelet has sufficient memory available".to_owned()),
-        ("DiskPressure", false, "KubeletHasNoDiskPressure", "kubelet has no disk pressure".to_owned()),
-        ("PIDPressure", false, "KubeletHasSufficientPID", "kubelet has sufficient PID available".to_owned()),
+        of(
+            Pressure::Memory,
+            ["KubeletHasInsufficientMemory", "kubelet has insufficient memory available"],
+            ["KubeletHasSufficientMemory", "kubelet has sufficient memory available"],
+        ),
+        of(
+            Pressure::Disk,
+            ["KubeletHasDiskPressure", "kubelet has disk pressure"],
+            ["KubeletHasNoDiskPressure", "kubelet has no disk pressure"],
+        ),
+        of(
+            Pressure::Pid,
+            ["KubeletHasInsufficientPID", "kubelet has insufficient PID available"],
+            ["KubeletHasSufficientPID", "kubelet has sufficient PID available"],
+        ),
         if ready {
             ("Ready", true, "KubeletReady", "kubelet is posting ready status".to_owned())
         } else {
@@ -131,6 +176,8 @@ pub(crate) async fn report(agent: Arc<Agent>) {
 
 async fn keep_reporting(agent: &Arc<Agent>) {
     let mut health = agent.health.subscribe();
+    let mut pressure = agent.pressure.subscribe();
+    let mut in_use = agent.volumes.subscribe_in_use();
     let mut written: Option<Mono> = None;
     let mut said: BTreeMap<String, String> = BTreeMap::new();
     loop {
@@ -150,6 +197,16 @@ async fn keep_reporting(agent: &Arc<Agent>) {
         tokio::select! {
             biased;
             changed = health.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+            }
+            changed = pressure.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+            }
+            changed = in_use.changed() => {
                 if changed.is_err() {
                     return;
                 }

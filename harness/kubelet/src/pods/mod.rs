@@ -18,4 +18,5 @@ mod worker;
 mod workers;
 
 pub(crate) use kill::{Kill, Target};
+pub(crate) use mailbox::EndRequest;
 pub(crate) use workers::Workers;

@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     container::{self, DnsWarning, MountSource, NodeDns, dns_config, sandbox_config, spec_hash},
+    garbage,
     images::Keyring,
     runtime::Expected,
 };
@@ -461,14 +462,9 @@ impl Worker {
             let n = kept.entry(c.name.as_str()).or_default();
             *n += 1;
             if *n > 1 {
-                let log = self
-                    .agent
-                    .config
-                    .log_dir(&self.key.namespace, &self.key.name, &self.uid)
-                    .join(&c.name)
-                    .join(format!("{}.log", c.restart_count));
+                let logs = self.agent.config.log_dir(&self.key.namespace, &self.key.name, &self.uid).join(&c.name);
                 if self.agent.runtime.remove_container(&c.id).await.is_ok() {
-                    let _ = self.agent.host.remove_file(&log);
+                    garbage::remove_logs(&self.agent, &logs, &c.restart_count.to_string());
                 }
             }
         }

@@ -221,7 +221,8 @@ impl Worker {
         let passed = start.is_some_and(|t| backoff::since(self.agent.clock.wall(), t) >= Duration::from_secs(seconds));
         if passed {
             self.agent.say.normal(pod, "DeadlineExceeded", MESSAGE);
-            self.verdict = Some(Verdict { reason: "DeadlineExceeded".to_owned(), message: MESSAGE.to_owned() });
+            self.verdict =
+                Some(Verdict { reason: "DeadlineExceeded".to_owned(), message: MESSAGE.to_owned(), disruption: false });
         }
     }
 

@@ -101,6 +101,33 @@ impl Workers {
         self.0.lock().remove(uid);
     }
 
+    /// Ends a Pod for a reason of the node's.
+    pub(crate) fn end(&self, uid: &str, request: EndRequest) {
+        if let Some(m) = self.get(uid) {
+            m.end(request);
+        }
+    }
+
+    /// Whether a reason of the node's ends the Pod already.
+    pub(crate) fn is_condemned(&self, uid: &str) -> bool {
+        self.get(uid).is_some_and(|m| m.end_request().verdict.is_some())
+    }
+
+    /// Whether the Pod is on its way out.
+    pub(crate) fn is_ending(&self, uid: &str) -> bool {
+        self.get(uid).is_some_and(|m| m.ending.is_cancelled())
+    }
+
+    /// Whether no worker knows the Pod any more.
+    pub(crate) fn is_gone(&self, uid: &str) -> bool {
+        self.get(uid).is_none()
+    }
+
+    /// Whether nothing of the Pod is left to do here.
+    pub(crate) fn is_cleaned(&self, uid: &str) -> bool {
+        self.get(uid).is_none_or(|m| m.is_finished())
+    }
+
     /// Something happened to a Pod.
     pub(crate) fn kick(&self, uid: &str) {
         if let Some(m) = self.get(uid) {

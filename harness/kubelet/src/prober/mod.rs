@@ -19,7 +19,7 @@ use podlab_timeline::{Lane, Recorder};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{config::KubeletConfig, host::Host, runtime::Runtime, say::Say, status::StatusManager};
+use crate::{config::KubeletConfig, host::Host, metrics::Metrics, runtime::Runtime, say::Say, status::StatusManager};
 
 /// A result that changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +69,7 @@ pub(crate) struct Prober {
     state: Mutex<State>,
     updates: mpsc::UnboundedSender<ProbeUpdate>,
     tasks: TaskTracker,
+    metrics: Arc<Metrics>,
     shutdown: CancellationToken,
     began: Mono,
 }
@@ -84,6 +85,7 @@ pub(crate) struct Parts {
     pub(crate) status: Arc<StatusManager>,
     pub(crate) recorder: Recorder,
     pub(crate) tasks: TaskTracker,
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) shutdown: CancellationToken,
 }
 
@@ -110,6 +112,7 @@ impl Prober {
             state: Mutex::default(),
             updates,
             tasks: p.tasks,
+            metrics: p.metrics,
             shutdown: p.shutdown,
             began,
         };

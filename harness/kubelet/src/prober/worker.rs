@@ -131,6 +131,26 @@ impl Worker {
         }
     }
 
+    fn count(&self, pod: &Pod, result: Option<ProbeResult>, took: Duration) {
+        let text = |v: &Option<String>| v.clone().unwrap_or_default();
+        let m = &pod.metadata;
+        let (kind, namespace, name) = (self.kind.as_str(), text(&m.namespace), text(&m.name));
+        let result = match result {
+            Some(ProbeResult::Success) => "successful",
+            Some(ProbeResult::Failure) => "failed",
+            Some(ProbeResult::Unknown) | None => "unknown",
+        };
+        let place = [
+            ("probe_type", kind),
+            ("container", self.container.name.as_str()),
+            ("pod", name.as_str()),
+            ("namespace", namespace.as_str()),
+        ];
+        let counted = [place[0], ("result", result), place[1], place[2], place[3], ("pod_uid", self.uid.as_str())];
+        self.prober.metrics.inc("prober_probe_total", &counted);
+        self.prober.metrics.observe("prober_probe_duration_seconds", &place, took);
+    }
+
     /// Carries the probe out and says what went wrong; `None` when it could not be carried out.
     async fn look(
         &self,
@@ -179,6 +199,7 @@ impl Worker {
                 (Outcome::Error(error), None)
             }
         };
+        self.count(pod, result, p.clock.now().since(start));
         p.recorder.call(Some(&key_of(pod)), word, &self.container.name, start, outcome);
         result
     }

@@ -188,6 +188,16 @@ impl Runtime for CriSocket {
         Ok(self.runtime.clone().list_pod_sandbox_stats(usual(request)).await?.into_inner().stats)
     }
 
+    async fn list_metric_descriptors(&self) -> Cri<Vec<v1::MetricDescriptor>> {
+        let request = v1::ListMetricDescriptorsRequest {};
+        Ok(self.runtime.clone().list_metric_descriptors(usual(request)).await?.into_inner().descriptors)
+    }
+
+    async fn list_pod_sandbox_metrics(&self) -> Cri<Vec<v1::PodSandboxMetrics>> {
+        let request = v1::ListPodSandboxMetricsRequest {};
+        Ok(self.runtime.clone().list_pod_sandbox_metrics(usual(request)).await?.into_inner().pod_metrics)
+    }
+
     async fn events(&self) -> Cri<EventStream> {
         let stream =
             self.runtime.clone().get_container_events(tonic::Request::new(v1::GetEventsRequest {})).await?.into_inner();

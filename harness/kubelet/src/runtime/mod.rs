@@ -116,6 +116,14 @@ pub trait Runtime: Send + Sync + 'static {
     async fn list_container_stats(&self, filter: v1::ContainerStatsFilter) -> Cri<Vec<v1::ContainerStats>>;
     /// Usage of sandboxes.
     async fn list_pod_sandbox_stats(&self, filter: v1::PodSandboxStatsFilter) -> Cri<Vec<v1::PodSandboxStats>>;
+    /// The metrics sandboxes and containers have.
+    async fn list_metric_descriptors(&self) -> Cri<Vec<v1::MetricDescriptor>> {
+        Ok(Vec::new())
+    }
+    /// Their values.
+    async fn list_pod_sandbox_metrics(&self) -> Cri<Vec<v1::PodSandboxMetrics>> {
+        Ok(Vec::new())
+    }
     /// Events from now on.
     async fn events(&self) -> Cri<EventStream>;
 }

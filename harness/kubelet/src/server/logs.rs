@@ -21,6 +21,8 @@ use crate::{agent::Agent, crilog, prober::raw_id};
 const CHUNK: usize = 256 * 1024;
 /// Chunks on their way to a slow client.
 const BUFFER: usize = 8;
+/// How long after its last line a follower notices that the container has ended.
+const CHECK: Duration = Duration::from_millis(250);
 /// Longest line kept together; a longer one is passed on in pieces.
 const MAX_LINE: usize = 1 << 20;
 
@@ -149,6 +151,9 @@ impl Log {
     /// Copies the log to the client until its end, its limit, or the client's.
     async fn copy(self) {
         let host = self.agent.host.as_ref();
+        // Begun before the first read, so that a line written in between wakes it.
+        let mut changes =
+            self.options.follow.then(|| host.watch(self.path.parent().unwrap_or(std::path::Path::new("/"))));
         let mut at = match self.options.tail {
             Some(lines) => crilog::tail_offset(host, &self.path, lines).unwrap_or(0),
             None => 0,
@@ -188,11 +193,11 @@ impl Log {
             if !self.options.follow || (ended && !moved) {
                 return;
             }
-            if !moved {
+            if !moved && let Some(changes) = &mut changes {
                 tokio::select! {
                     biased;
                     () = self.tx.closed() => return,
-                    () = host.changed(&self.path, Duration::from_millis(500)) => {}
+                    () = changes.next(CHECK) => {}
                 }
             }
         }

@@ -1,121 +1,248 @@
-//! Statistics and metrics: what upstream's names ask for, as far as the runtime measures it.
+//! What is measured, in the text format Prometheus reads. Source: k/k pkg/kubelet/server/server.go,
+//! pkg/kubelet/metrics/collectors/{resource_metrics,cri_metrics}.go, pkg/kubelet/metrics/metrics.go.
 
 use std::{collections::BTreeMap, fmt::Write, sync::Arc};
 
+use podlab_api::core::Pod;
 use podlab_cri::v1;
-use serde_json::{Value, json};
+use podlab_lifecycle::spec;
 
-use super::route::by_name;
-use crate::{agent::Agent, labels};
+use crate::{
+    agent::Agent,
+    labels,
+    metrics::{Gauge, Metrics, gauge, head, quoted},
+    usage,
+};
 
-/// Usage of a container by namespace, Pod and name.
-type Usage = BTreeMap<(String, String, String), v1::ContainerStats>;
-
-async fn usage(agent: &Agent) -> Usage {
-    let stats = agent.runtime.list_container_stats(v1::ContainerStatsFilter::default()).await.unwrap_or_default();
-    stats
-        .into_iter()
-        .filter_map(|s| {
-            let l = &s.attributes.as_ref()?.labels;
-            let text = |k: &str| l.get(k).cloned().unwrap_or_default();
-            Some(((text(labels::POD_NAMESPACE), text(labels::POD_NAME), text(labels::CONTAINER_NAME)), s.clone()))
-        })
-        .collect()
+/// Nanoseconds as seconds.
+#[expect(clippy::cast_precision_loss, reason = "metrics are floating point")]
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
 }
 
-fn cpu(s: &v1::ContainerStats) -> (i64, u64) {
-    let c = s.cpu.as_ref();
-    (c.map_or(0, |c| c.timestamp), c.and_then(|c| c.usage_core_nano_seconds.as_ref()).map_or(0, |v| v.value))
+fn value(v: Option<&v1::UInt64Value>) -> u64 {
+    v.map_or(0, |v| v.value)
 }
 
-fn memory(s: &v1::ContainerStats) -> u64 {
-    s.memory.as_ref().and_then(|m| m.working_set_bytes.as_ref()).map_or(0, |v| v.value)
+/// `/metrics`.
+pub(super) async fn own(agent: &Agent) -> String {
+    agent.metrics.render(|name| !Metrics::is_probe(name), &gauges(agent).await)
 }
 
-/// `/stats/summary`.
-pub(super) async fn summary(agent: &Arc<Agent>) -> Value {
-    let now = agent.clock.wall_secs().to_string();
-    let usage = usage(agent).await;
-    let total = agent.host.cgroup_stats("/kubepods").unwrap_or_default();
-    let disk = agent.host.disk(&agent.config.root_dir).unwrap_or_default();
-    let fs = json!({
-        "time": now, "capacityBytes": disk.capacity, "availableBytes": disk.available, "usedBytes": disk.used,
-        "inodes": disk.inodes, "inodesFree": disk.inodes_free, "inodesUsed": disk.inodes.saturating_sub(disk.inodes_free),
-    });
-    let pods: Vec<Value> = by_name(&agent.workers.pods())
-        .iter()
-        .map(|((namespace, name), pod)| {
-            let mine = usage.iter().filter(|((n, p, _), _)| n == namespace && p == name);
-            let containers: Vec<Value> = mine
-                .map(|((_, _, container), s)| {
-                    json!({
-                        "name": container, "startTime": now,
-                        "cpu": {"time": now, "usageCoreNanoSeconds": cpu(s).1},
-                        "memory": {"time": now, "workingSetBytes": memory(s)},
-                    })
-                })
-                .collect();
-            json!({"podRef": {"name": name, "namespace": namespace, "uid": pod.metadata.uid}, "startTime": pod.status.as_ref().and_then(|s| s.start_time.clone()), "containers": containers})
-        })
-        .collect();
-    json!({
-        "node": {
-            "nodeName": agent.config.node_name, "startTime": now,
-            "cpu": {"time": now, "usageCoreNanoSeconds": total.cpu_ns},
-            "memory": {"time": now, "workingSetBytes": total.working_set, "usageBytes": total.memory_usage, "availableBytes": u64::try_from(agent.machine.memory).unwrap_or(0).saturating_sub(total.working_set)},
-            "fs": fs, "runtime": {"imageFs": fs},
-        },
-        "pods": pods,
-    })
+/// `/metrics/probes`.
+pub(super) fn probes(agent: &Agent) -> String {
+    agent.metrics.render(Metrics::is_probe, &[])
+}
+
+async fn gauges(agent: &Agent) -> Vec<Gauge> {
+    let pods = agent.workers.pods();
+    let of_static = |wanted: bool| pods.iter().filter(|p| spec::is_static(p) == wanted).count();
+    let ending = |p: &&Arc<Pod>| agent.workers.is_ending(p.metadata.uid.as_deref().unwrap_or_default());
+    let mut out = vec![
+        gauge("kubelet_node_name", &[("node", &agent.config.node_name)], 1),
+        gauge(
+            "kubelet_active_pods",
+            &[("static", "")],
+            agent.workers.active().iter().filter(|p| !spec::is_static(p)).count(),
+        ),
+        gauge(
+            "kubelet_active_pods",
+            &[("static", "true")],
+            agent.workers.active().iter().filter(|p| spec::is_static(p)).count(),
+        ),
+        gauge("kubelet_desired_pods", &[("static", "")], of_static(false)),
+        gauge("kubelet_desired_pods", &[("static", "true")], of_static(true)),
+        gauge("kubelet_mirror_pods", &[], agent.statics.count()),
+    ];
+    for (is_static, word) in [(false, ""), (true, "true")] {
+        let mine = || pods.iter().filter(move |p| spec::is_static(p) == is_static);
+        let stopping = mine().filter(ending).count();
+        for (lifecycle, n) in [("sync", mine().count() - stopping), ("terminating", stopping)] {
+            let of = [("config", "desired"), ("lifecycle", lifecycle), ("static", word)];
+            out.push(gauge("kubelet_working_pods", &of, n));
+        }
+    }
+    let ready = v1::PodSandboxFilter {
+        state: Some(v1::PodSandboxStateValue { state: v1::PodSandboxState::SandboxReady.into() }),
+        ..Default::default()
+    };
+    if let Ok(sandboxes) = agent.runtime.list_pod_sandbox(ready).await {
+        out.push(gauge("kubelet_running_pods", &[], sandboxes.len()));
+    }
+    if let Ok(containers) = agent.runtime.list_containers(v1::ContainerFilter::default()).await {
+        for (state, word) in [
+            (v1::ContainerState::ContainerCreated, "created"),
+            (v1::ContainerState::ContainerRunning, "running"),
+            (v1::ContainerState::ContainerExited, "exited"),
+            (v1::ContainerState::ContainerUnknown, "unknown"),
+        ] {
+            let n = containers.iter().filter(|c| c.state() == state).count();
+            out.push(gauge("kubelet_running_containers", &[("container_state", word)], n));
+        }
+    }
+    out
+}
+
+/// One series of `/metrics/resource`.
+struct Series {
+    labels: String,
+    text: String,
+    /// Milliseconds.
+    at: i64,
+}
+
+fn write(out: &mut String, name: &str, help: &str, kind: &str, series: &[Series]) {
+    if series.is_empty() {
+        return;
+    }
+    head(out, name, help, kind);
+    for s in series {
+        let _ = writeln!(out, "{name}{} {} {}", s.labels, s.text, s.at);
+    }
 }
 
 /// `/metrics/resource`.
 pub(super) async fn resource(agent: &Arc<Agent>) -> String {
+    let now = agent.clock.wall().as_millisecond();
+    let stats = usage::sandboxes(agent).await;
+    let node = usage::of_node(agent).await;
+    let mut of: BTreeMap<&str, Vec<Series>> = BTreeMap::new();
+    let mut add = |name: &'static str, labels: String, text: String, at: i64| {
+        of.entry(name).or_default().push(Series { labels, text, at });
+    };
+    for s in stats.values() {
+        let meta = s.attributes.as_ref().and_then(|a| a.metadata.clone()).unwrap_or_default();
+        let Some(linux) = &s.linux else { continue };
+        let pod = format!("{{namespace=\"{}\",pod=\"{}\"}}", quoted(&meta.namespace), quoted(&meta.name));
+        if let Some(cpu) = &linux.cpu {
+            let used = seconds(value(cpu.usage_core_nano_seconds.as_ref())).to_string();
+            add("pod_cpu_usage_seconds_total", pod.clone(), used, cpu.timestamp / 1_000_000);
+        }
+        if let Some(memory) = &linux.memory {
+            let used = value(memory.working_set_bytes.as_ref()).to_string();
+            add("pod_memory_working_set_bytes", pod.clone(), used, memory.timestamp / 1_000_000);
+        }
+        let mut swap = 0;
+        for c in &linux.containers {
+            let name = c.attributes.as_ref().and_then(|a| a.labels.get(labels::CONTAINER_NAME)).cloned();
+            let labels = format!(
+                "{{container=\"{}\",namespace=\"{}\",pod=\"{}\"}}",
+                quoted(&name.clone().unwrap_or_default()),
+                quoted(&meta.namespace),
+                quoted(&meta.name)
+            );
+            if let Some(cpu) = &c.cpu {
+                let used = seconds(value(cpu.usage_core_nano_seconds.as_ref())).to_string();
+                add("container_cpu_usage_seconds_total", labels.clone(), used, cpu.timestamp / 1_000_000);
+            }
+            if let Some(memory) = &c.memory {
+                let used = value(memory.working_set_bytes.as_ref()).to_string();
+                add("container_memory_working_set_bytes", labels.clone(), used, memory.timestamp / 1_000_000);
+            }
+            let used = c.swap.as_ref().map_or(0, |s| value(s.swap_usage_bytes.as_ref()));
+            swap += used;
+            add("container_swap_usage_bytes", labels.clone(), used.to_string(), now);
+            let started = started_at(agent, &meta.uid, name.as_deref().unwrap_or_default());
+            if let Some(t) = started {
+                add("container_start_time_seconds", labels, t.to_string(), now);
+            }
+        }
+        add("pod_swap_usage_bytes", pod, swap.to_string(), now);
+    }
+    let nothing = Vec::new();
     let mut out = String::new();
-    let usage = usage(agent).await;
-    head(
-        &mut out,
+    let mut emit = |name: &str, help: &str, kind: &str| {
+        write(&mut out, name, help, kind, of.get(name).unwrap_or(&nothing));
+    };
+    emit(
         "container_cpu_usage_seconds_total",
-        "Cumulative cpu time consumed by the container in core-seconds",
+        "[STABLE] Cumulative cpu time consumed by the container in core-seconds",
         "counter",
     );
-    for ((namespace, pod, container), s) in &usage {
-        let (ts, ns) = cpu(s);
-        #[expect(clippy::cast_precision_loss, reason = "metrics are floating point")]
-        let seconds = ns as f64 / 1e9;
-        let _ = writeln!(
-            out,
-            "container_cpu_usage_seconds_total{{container=\"{container}\",namespace=\"{namespace}\",pod=\"{pod}\"}} {seconds} {}",
-            ts / 1_000_000
-        );
-    }
-    head(&mut out, "container_memory_working_set_bytes", "Current working set of the container in bytes", "gauge");
-    for ((namespace, pod, container), s) in &usage {
-        let (ts, _) = cpu(s);
-        let _ = writeln!(
-            out,
-            "container_memory_working_set_bytes{{container=\"{container}\",namespace=\"{namespace}\",pod=\"{pod}\"}} {} {}",
-            memory(s),
-            ts / 1_000_000
-        );
-    }
-    let total = agent.host.cgroup_stats("/kubepods").unwrap_or_default();
-    head(&mut out, "node_memory_working_set_bytes", "Current working set of the node in bytes", "gauge");
-    let _ = writeln!(out, "node_memory_working_set_bytes {}", total.working_set);
+    emit("container_memory_working_set_bytes", "[STABLE] Current working set of the container in bytes", "gauge");
+    emit("container_start_time_seconds", "[STABLE] Start time of the container since unix epoch in seconds", "gauge");
+    emit(
+        "container_swap_usage_bytes",
+        "[ALPHA] Current amount of the container swap usage in bytes. Reported only on non-windows systems",
+        "gauge",
+    );
+    emit("pod_cpu_usage_seconds_total", "[STABLE] Cumulative cpu time consumed by the pod in core-seconds", "counter");
+    emit("pod_memory_working_set_bytes", "[STABLE] Current working set of the pod in bytes", "gauge");
+    emit(
+        "pod_swap_usage_bytes",
+        "[ALPHA] Current amount of the pod swap usage in bytes. Reported only on non-windows systems",
+        "gauge",
+    );
+    let one = |text: String| [Series { labels: String::new(), text, at: now }];
+    write(
+        &mut out,
+        "node_cpu_usage_seconds_total",
+        "[STABLE] Cumulative cpu time consumed by the node in core-seconds",
+        "counter",
+        &one(seconds(node.all.cpu_ns).to_string()),
+    );
+    write(
+        &mut out,
+        "node_memory_working_set_bytes",
+        "[STABLE] Current working set of the node in bytes",
+        "gauge",
+        &one(node.all.working_set.to_string()),
+    );
+    head(
+        &mut out,
+        "resource_scrape_error",
+        "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise",
+        "gauge",
+    );
+    out.push_str("resource_scrape_error 0\n");
     out
 }
 
-/// `/metrics`.
-pub(super) fn own(agent: &Agent) -> String {
+/// When a container was started, in seconds since the epoch, by its status.
+fn started_at(agent: &Agent, uid: &str, container: &str) -> Option<i64> {
+    let status = agent.status.get(uid)?;
+    let lists = [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
+    let found = lists.into_iter().flatten().flatten().find(|s| s.name == container)?;
+    Some(found.state.as_ref()?.running.as_ref()?.started_at.as_ref()?.0.as_second())
+}
+
+/// `/metrics/cadvisor`: what the runtime measures, under cAdvisor's names, and the machine.
+pub(super) async fn cadvisor(agent: &Arc<Agent>) -> String {
+    let (descriptors, all) =
+        tokio::join!(agent.runtime.list_metric_descriptors(), agent.runtime.list_pod_sandbox_metrics());
+    let (descriptors, all) = (descriptors.unwrap_or_default(), all.unwrap_or_default());
+    let mut by_name: BTreeMap<String, Vec<v1::Metric>> = BTreeMap::new();
+    let each = all.into_iter().flat_map(|p| {
+        p.metrics.into_iter().chain(p.container_metrics.into_iter().flat_map(|c| c.metrics)).collect::<Vec<_>>()
+    });
+    for m in each {
+        by_name.entry(m.name.clone()).or_default().push(m);
+    }
     let mut out = String::new();
-    let node = &agent.config.node_name;
-    head(&mut out, "kubelet_node_name", "The node's name. The count is always 1.", "gauge");
-    let _ = writeln!(out, "kubelet_node_name{{node=\"{node}\"}} 1");
-    head(&mut out, "kubelet_running_pods", "Number of pods that have a running pod sandbox", "gauge");
-    let _ = writeln!(out, "kubelet_running_pods {}", agent.workers.active().len());
+    for d in &descriptors {
+        let Some(series) = by_name.get(&d.name) else { continue };
+        let counter = series.first().is_some_and(|m| m.metric_type() == v1::MetricType::Counter);
+        head(&mut out, &d.name, &d.help, if counter { "counter" } else { "gauge" });
+        for m in series {
+            let pairs: Vec<String> =
+                d.label_keys.iter().zip(&m.label_values).map(|(k, v)| format!("{k}=\"{}\"", quoted(v))).collect();
+            let at = m.timestamp / 1_000_000;
+            let _ = writeln!(out, "{}{{{}}} {} {at}", d.name, pairs.join(","), value(m.value.as_ref()));
+        }
+    }
+    for (name, help, n) in [
+        ("machine_cpu_cores", "Number of logical CPU cores.", agent.capacity.cpu_milli / 1000),
+        ("machine_memory_bytes", "Amount of memory installed on the machine.", agent.capacity.memory),
+    ] {
+        head(&mut out, name, help, "gauge");
+        let m = &agent.machine;
+        let labels = format!(
+            "boot_id=\"{}\",machine_id=\"{}\",system_uuid=\"{}\"",
+            quoted(&m.boot_id),
+            quoted(&m.machine_id),
+            quoted(&m.system_uuid)
+        );
+        let _ = writeln!(out, "{name}{{{labels}}} {n}");
+    }
     out
-}
-
-fn head(out: &mut String, name: &str, help: &str, kind: &str) {
-    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }

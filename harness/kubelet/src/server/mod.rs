@@ -5,6 +5,7 @@ mod logs;
 mod metrics;
 mod route;
 mod stream;
+mod summary;
 mod tls;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};

@@ -11,8 +11,8 @@ use podlab_cri::v1;
 use podlab_lifecycle::spec;
 use serde_json::{Value, json};
 
-use super::{logs, metrics, stream};
-use crate::agent::Agent;
+use super::{logs, metrics, stream, summary};
+use crate::{agent::Agent, labels};
 
 /// Bodies of answers.
 pub(super) type Body = BoxBody<Bytes, std::io::Error>;
@@ -33,6 +33,14 @@ pub(super) fn text(status: StatusCode, body: impl Into<String>) -> Response<Body
 fn json_answer(value: &Value) -> Response<Body> {
     let mut response = Response::new(full(value.to_string()));
     response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+    response
+}
+
+/// An answer in the text format of metrics.
+fn measured(body: String) -> Response<Body> {
+    let mut response = text(StatusCode::OK, body);
+    let kind = header::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8; escaping=underscores");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response
 }
 
@@ -96,9 +104,14 @@ pub(super) async fn answer(agent: Arc<Agent>, request: Request<Incoming>) -> Res
     match parts.as_slice() {
         ["healthz", ..] => text(StatusCode::OK, "ok"),
         ["pods"] if get => json_answer(&pod_list(&agent)),
-        ["stats", "summary"] => json_answer(&metrics::summary(&agent).await),
-        ["metrics"] if get => text(StatusCode::OK, metrics::own(&agent)),
-        ["metrics", "resource"] if get => text(StatusCode::OK, metrics::resource(&agent).await),
+        ["runningpods"] if get => json_answer(&running_pods(&agent).await),
+        ["configz"] if get => json_answer(&agent.config.show()),
+        ["stats", "summary"] => json_answer(&summary::summary(&agent, query.on(&["only_cpu_and_memory"])).await),
+        ["metrics"] if get => measured(metrics::own(&agent).await),
+        ["metrics", "resource"] if get => measured(metrics::resource(&agent).await),
+        ["metrics", "cadvisor"] if get => measured(metrics::cadvisor(&agent).await),
+        ["metrics", "probes"] if get => measured(metrics::probes(&agent)),
+        ["checkpoint", namespace, pod, container] => checkpoint(&agent, namespace, pod, container, request.method()),
         ["containerLogs", namespace, pod, container] if get => match agent.workers.find(namespace, pod) {
             Some(p) => logs::answer(&agent, &p, container, &query).await,
             None => text(StatusCode::NOT_FOUND, format!("pod \"{pod}\" not found\n")),
@@ -199,7 +212,7 @@ async fn forward(
     };
     let uid = p.metadata.uid.clone().unwrap_or_default();
     let filter = v1::PodSandboxFilter {
-        label_selector: [(crate::labels::POD_UID.to_owned(), uid)].into(),
+        label_selector: [(labels::POD_UID.to_owned(), uid)].into(),
         state: Some(v1::PodSandboxStateValue { state: v1::PodSandboxState::SandboxReady.into() }),
         ..Default::default()
     };
@@ -247,6 +260,45 @@ fn pod_list(agent: &Agent) -> Value {
         })
         .collect();
     json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})
+}
+
+/// Pods the runtime runs, as far as it knows them. Source: k/k pkg/kubelet/container/runtime.go ToAPIPod.
+async fn running_pods(agent: &Agent) -> Value {
+    let running = v1::ContainerFilter {
+        state: Some(v1::ContainerStateValue { state: v1::ContainerState::ContainerRunning.into() }),
+        ..Default::default()
+    };
+    let mut pods: BTreeMap<(String, String, String), Vec<Value>> = BTreeMap::new();
+    for c in agent.runtime.list_containers(running).await.unwrap_or_default() {
+        let text = |k: &str| c.labels.get(k).cloned().unwrap_or_default();
+        let key = (text(labels::POD_NAMESPACE), text(labels::POD_NAME), text(labels::POD_UID));
+        let image = c.image.as_ref().map(|i| i.image.clone()).unwrap_or_default();
+        pods.entry(key)
+            .or_default()
+            .push(json!({"name": text(labels::CONTAINER_NAME), "image": image, "resources": {}}));
+    }
+    let items: Vec<Value> = pods
+        .into_iter()
+        .map(|((namespace, name, uid), containers)| {
+            json!({"metadata": {"name": name, "namespace": namespace, "uid": uid}, "spec": {"containers": containers}, "status": {}})
+        })
+        .collect();
+    json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})
+}
+
+/// Checkpoints are refused in the words upstream has for a runtime that cannot make them.
+fn checkpoint(agent: &Agent, namespace: &str, pod: &str, container: &str, method: &Method) -> Response<Body> {
+    if *method != Method::POST {
+        return text(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed");
+    }
+    let Some(found) = agent.workers.find(namespace, pod) else {
+        return text(StatusCode::NOT_FOUND, "pod does not exist\n");
+    };
+    if spec::find(&found, container).is_none() {
+        return text(StatusCode::NOT_FOUND, format!("container {container} does not exist\n"));
+    }
+    let why = "checkpointing of this container is not supported: the runtime does not implement CheckpointContainer";
+    text(StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n"))
 }
 
 /// Pods by namespace and name, for metrics.

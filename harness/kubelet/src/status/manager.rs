@@ -23,6 +23,7 @@ use podlab_client::{Client, DeleteOptions, PatchKind};
 use podlab_clock::Clock;
 use podlab_lifecycle::{
     conditions::condition_of,
+    spec,
     status::{MayRun, merge, stamp, with_readiness, with_started},
     words::{Phase, condition},
 };
@@ -43,8 +44,18 @@ struct Write {
     may_run: MayRun,
 }
 
+/// Under which UID the API has a Pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Shown {
+    /// Its own.
+    Itself,
+    /// That of the mirror of a static Pod, if there is one.
+    Mirror(Option<String>),
+}
+
 struct Entry {
     key: PodKey,
+    shown_as: Shown,
     /// What was generated last, before merging.
     current: PodStatus,
     /// What the API showed last, and at which revision.
@@ -101,6 +112,7 @@ impl StatusManager {
         let mut entries = self.entries.lock();
         let entry = entries.entry(uid.clone()).or_insert_with(|| Entry {
             key: key_of(pod),
+            shown_as: if spec::is_static(pod) { Shown::Mirror(None) } else { Shown::Itself },
             current: status.clone(),
             shown: status.clone(),
             revision,
@@ -122,19 +134,47 @@ impl StatusManager {
         }
     }
 
+    /// Takes notice of the mirror of a static Pod: at first sight, and whenever it changes.
+    pub(crate) fn observe_mirror(&self, uid: &str, mirror: &Pod) {
+        let m = &mirror.metadata;
+        let revision = m.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0);
+        let mut entries = self.entries.lock();
+        let Some(entry) = entries.get_mut(uid) else { return };
+        let shown_as = Shown::Mirror(m.uid.clone());
+        let news = entry.shown_as != shown_as;
+        if news || revision >= entry.revision {
+            entry.shown_as = shown_as;
+            entry.shown = mirror.status.clone().unwrap_or_default();
+            entry.revision = revision;
+        }
+        if news {
+            self.catch_up(uid, entry);
+        }
+    }
+
+    /// Whether this is the mirror that shows a static Pod.
+    pub(crate) fn shows(&self, uid: &str, mirror: &Pod) -> bool {
+        let shown = Shown::Mirror(mirror.metadata.uid.clone());
+        self.entries.lock().get(uid).is_some_and(|e| e.shown_as == shown)
+    }
+
     /// Whether the API shows something else than was last written, e.g. after a controller marked a Pod of a node
     /// that had been silent.
     pub(crate) fn reconcile(&self, pod: &Pod) {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         let mut entries = self.entries.lock();
         let Some(entry) = entries.get_mut(&uid) else { return };
+        self.catch_up(&uid, entry);
+    }
+
+    fn catch_up(&self, uid: &str, entry: &mut Entry) {
         if entry.queue.is_empty() && !entry.writing && entry.current.start_time.is_some() {
             let may_run = if entry.finished { MayRun::No } else { MayRun::Yes };
             let wanted = merge(&entry.shown, &entry.current, may_run);
-            if patch::between(&uid, &entry.shown, &wanted).is_some() {
+            if patch::between(uid, &entry.shown, &wanted).is_some() {
                 let status = entry.current.clone();
                 entry.queue.push_back(Write { status, may_run });
-                self.start(&uid, entry);
+                self.start(uid, entry);
             }
         }
     }
@@ -261,8 +301,14 @@ impl StatusManager {
             let body = {
                 let entries = self.entries.lock();
                 let Some(entry) = entries.get(uid) else { return };
+                let api_uid = match &entry.shown_as {
+                    Shown::Itself => uid,
+                    Shown::Mirror(Some(mirror)) => mirror.as_str(),
+                    // Nobody shows it; a mirror that comes is brought up to date.
+                    Shown::Mirror(None) => return,
+                };
                 let wanted = merge(&entry.shown, &write.status, write.may_run);
-                patch::between(uid, &entry.shown, &wanted)
+                patch::between(api_uid, &entry.shown, &wanted)
             };
             let Some(body) = body else { return };
             match pods.patch_status(&key.name, &PatchKind::Strategic, &body).await {
@@ -270,7 +316,7 @@ impl StatusManager {
                     if ready(&write.status) {
                         self.recorder.stage(key, Stage::StatusWritten);
                     }
-                    return self.observe(&pod);
+                    return if spec::is_mirror(&pod) { self.observe_mirror(uid, &pod) } else { self.observe(&pod) };
                 }
                 Err(e) if lost(&e) => return,
                 Err(error) => {

@@ -2,6 +2,7 @@
 
 mod api;
 mod lifecycle;
+mod node;
 mod restart;
 mod storage;
 
@@ -29,6 +30,7 @@ pub(super) struct World {
     runtime: Arc<MemoryRuntime>,
     host: Arc<MemoryHost>,
     plugins: Option<Arc<dyn crate::Plugins>>,
+    config: KubeletConfig,
     stop: CancellationToken,
     agent: tokio::task::JoinHandle<()>,
 }
@@ -43,6 +45,15 @@ impl World {
     }
 
     pub(super) async fn with(plugins: Option<Arc<dyn crate::Plugins>>) -> Self {
+        Self::configured(plugins, |_| {}).await
+    }
+
+    pub(super) async fn configured(
+        plugins: Option<Arc<dyn crate::Plugins>>,
+        change: impl FnOnce(&mut KubeletConfig),
+    ) -> Self {
+        let mut config = KubeletConfig::new("node-1", vec!["172.18.0.11".into()]);
+        change(&mut config);
         let clock = Clock::virtual_from("2026-01-01T00:00:00Z".parse().unwrap());
         let api = MemoryApi::new();
         let runtime = MemoryRuntime::new(clock);
@@ -55,6 +66,7 @@ impl World {
             runtime,
             host,
             plugins,
+            config,
             stop: CancellationToken::new(),
             agent: tokio::task::spawn_local(async {}),
         };
@@ -76,7 +88,7 @@ impl World {
             images: self.runtime.clone(),
             plugins: self.plugins.clone(),
         };
-        let kubelet = Kubelet::new(KubeletConfig::new("node-1", vec!["172.18.0.11".into()]), deps);
+        let kubelet = Kubelet::new(self.config.clone(), deps);
         let stop = self.stop.clone();
         self.agent = tokio::task::spawn_local(async move { kubelet.run(stop).await.unwrap() });
     }

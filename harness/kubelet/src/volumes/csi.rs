@@ -21,6 +21,7 @@ use podlab_lifecycle::spec;
 use podlab_timeline::{Outcome, PodKey, Recorder};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use tokio::sync::watch;
 
 use super::{
     MountFailure, MountStep, VolumeError,
@@ -59,13 +60,37 @@ pub(crate) struct CsiVolumes {
     locks: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// Pods by `kubernetes.io/csi/<driver>^<handle>`.
     users: Mutex<BTreeMap<String, BTreeSet<String>>>,
+    /// Names of the volumes in use, whenever they change.
+    in_use: watch::Sender<Vec<String>>,
     /// Staging directories of volumes this process has staged.
     staged: Mutex<BTreeSet<PathBuf>>,
 }
 
 impl CsiVolumes {
     pub(super) fn new(drivers: Arc<Drivers>, recorder: Recorder) -> Self {
-        Self { drivers, recorder, locks: Mutex::default(), users: Mutex::default(), staged: Mutex::default() }
+        Self {
+            drivers,
+            recorder,
+            locks: Mutex::default(),
+            users: Mutex::default(),
+            in_use: watch::Sender::default(),
+            staged: Mutex::default(),
+        }
+    }
+
+    /// Says whom the volumes in use concern, after their users changed.
+    fn users_changed(&self) {
+        let now = self.in_use();
+        self.in_use.send_if_modified(|old| {
+            let changed = *old != now;
+            *old = now;
+            changed
+        });
+    }
+
+    /// Wakes whenever the volumes in use change.
+    pub(super) fn subscribe_in_use(&self) -> watch::Receiver<Vec<String>> {
+        self.in_use.subscribe()
     }
 
     /// Takes note of what Pods of this node have from before, so that nothing of it is detached under them.
@@ -105,6 +130,7 @@ impl CsiVolumes {
         let unique = unique_name(&source.driver, &source.volume_handle);
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         self.users.lock().entry(unique.clone()).or_default().insert(uid);
+        self.users_changed();
         let driver = s.objects.csi_driver(&source.driver);
         let context = self.attached(s, &driver, source, &unique).await.map_err(at(MountStep::WaitForAttach))?;
 
@@ -324,6 +350,7 @@ impl CsiVolumes {
             if let Some(users) = self.users.lock().get_mut(&unique) {
                 users.remove(uid);
             }
+            self.users_changed();
             return Ok(());
         }
         let dir = s.config.csi_dir(&data.driver_name).join(sha(&data.volume_handle));
@@ -336,6 +363,7 @@ impl CsiVolumes {
             s.host.remove_tree(&dir).map_err(VolumeError::file("remove staging directory"))?;
         }
         self.users.lock().remove(&unique);
+        self.users_changed();
         Ok(())
     }
 

@@ -90,6 +90,11 @@ impl VolumeManager {
         self.csi.in_use()
     }
 
+    /// Wakes whenever those change.
+    pub(crate) fn subscribe_in_use(&self) -> tokio::sync::watch::Receiver<Vec<String>> {
+        self.csi.subscribe_in_use()
+    }
+
     /// Begins what takes a round trip before anybody waits for it: the Pod's tokens.
     pub(crate) fn prefetch(&self, pod: &Arc<Pod>, tasks: &TaskTracker) {
         for v in used_volumes(pod) {

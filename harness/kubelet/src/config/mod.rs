@@ -1,5 +1,9 @@
 //! What a node agent is told at its start.
 
+mod file;
+pub(crate) mod go_duration;
+mod show;
+
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
@@ -7,7 +11,9 @@ use std::{
     time::Duration,
 };
 
+pub use file::ConfigFileError;
 use podlab_api::core::Taint;
+use podlab_lifecycle::eviction::{self, Threshold};
 
 /// TLS of the agent's own server, all PEM.
 #[derive(Debug, Clone)]
@@ -36,6 +42,72 @@ pub enum ImagePulls {
     Serial,
     /// At most this many; `None` for any number.
     Parallel(Option<usize>),
+}
+
+/// When Pods are evicted for want of a resource of the node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EvictionConfig {
+    /// Below what the node's signals must not fall.
+    pub thresholds: Vec<Threshold>,
+    /// How long a pressure condition is held.
+    pub transition: Duration,
+    /// Grace of a Pod evicted for a soft threshold, seconds.
+    pub max_pod_grace: i64,
+    /// Whether limits on ephemeral storage and emptyDir volumes are enforced.
+    pub local_storage: bool,
+}
+
+impl EvictionConfig {
+    /// Hard thresholds that hold when a configuration names none, as upstream's on Linux.
+    pub const HARD: [(&str, &str); 5] = [
+        ("memory.available", "100Mi"),
+        ("nodefs.available", "10%"),
+        ("nodefs.inodesFree", "5%"),
+        ("imagefs.available", "15%"),
+        ("imagefs.inodesFree", "5%"),
+    ];
+}
+
+impl Default for EvictionConfig {
+    fn default() -> Self {
+        let none = BTreeMap::new();
+        let hard = Self::HARD.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
+        let thresholds = eviction::thresholds(&hard, &none, &BTreeMap::new(), &none);
+        Self {
+            thresholds: thresholds.expect("the defaults are well-formed"),
+            transition: eviction::TRANSITION,
+            max_pod_grace: 0,
+            local_storage: true,
+        }
+    }
+}
+
+/// When images nobody uses are removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ImageGcConfig {
+    /// Percent of the images' file system from which images are removed…
+    pub high: u8,
+    /// …down to this.
+    pub low: u8,
+    /// Youngest age of an image to remove.
+    pub min_age: Duration,
+    /// Age from which an unused image goes whatever the disk says; zero for none.
+    pub max_age: Duration,
+}
+
+impl Default for ImageGcConfig {
+    fn default() -> Self {
+        Self { high: 85, low: 80, min_age: Duration::from_secs(120), max_age: Duration::ZERO }
+    }
+}
+
+/// How long Pods of a priority and above have when the node shuts down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShutdownGroup {
+    /// Lowest priority of the group.
+    pub priority: i32,
+    /// Grace of its Pods.
+    pub grace: Duration,
 }
 
 /// Configuration of one node agent. Defaults are upstream's, except where the doc says so.
@@ -101,6 +173,34 @@ pub struct KubeletConfig {
     pub container_log_max_size: u64,
     /// Log files kept per container.
     pub container_log_max_files: usize,
+    /// How often log sizes are looked at.
+    pub container_log_monitor_period: Duration,
+    /// Directory of static Pods' manifests.
+    pub static_pod_path: Option<PathBuf>,
+    /// How often that directory is read although nothing is said to have changed.
+    pub file_check_period: Duration,
+    /// Node-pressure eviction.
+    pub eviction: EvictionConfig,
+    /// Image garbage collection.
+    pub image_gc: ImageGcConfig,
+    /// File system whose fullness counts for images; where the runtime says it keeps them when `None`.
+    pub image_fs: Option<PathBuf>,
+    /// What happens when the node shuts down, lowest priority first; empty switches graceful shutdown off.
+    pub shutdown: Vec<ShutdownGroup>,
+    /// Most Pods per CPU; 0 for no such bound.
+    pub pods_per_core: i64,
+    /// What is kept back from Pods, by resource (`cpu` in thousandths): the sum of both reservations.
+    pub reserved: BTreeMap<String, i64>,
+    /// Most processes of a Pod; 0 or below for no bound.
+    pub pod_pids_limit: i64,
+    /// Sysctls allowed beside the safe ones; a trailing `*` matches any rest.
+    pub allowed_unsafe_sysctls: Vec<String>,
+    /// Resync of a healthy Pod.
+    pub sync_period: Duration,
+    /// Whether the agent makes its Node itself.
+    pub register_node: bool,
+    /// Whether CPU limits are enforced.
+    pub cpu_cfs_quota: bool,
 }
 
 impl KubeletConfig {
@@ -137,7 +237,29 @@ impl KubeletConfig {
             seccomp_default: false,
             container_log_max_size: 10 << 20,
             container_log_max_files: 5,
+            container_log_monitor_period: Duration::from_secs(10),
+            static_pod_path: None,
+            file_check_period: Duration::from_secs(20),
+            eviction: EvictionConfig::default(),
+            image_gc: ImageGcConfig::default(),
+            image_fs: None,
+            shutdown: Vec::new(),
+            pods_per_core: 0,
+            reserved: BTreeMap::new(),
+            pod_pids_limit: -1,
+            allowed_unsafe_sysctls: Vec::new(),
+            sync_period: podlab_lifecycle::worker::RESYNC,
+            register_node: true,
+            cpu_cfs_quota: true,
         }
+    }
+
+    /// Most Pods on a node of so many CPUs (thousandths).
+    pub(crate) fn pod_capacity(&self, cpu_milli: i64) -> i64 {
+        if self.pods_per_core <= 0 {
+            return self.max_pods;
+        }
+        (self.pods_per_core * (cpu_milli / 1000)).min(self.max_pods)
     }
 
     /// Directory of a Pod.
