@@ -101,6 +101,20 @@ pub struct KubeletConfig {
     pub container_log_max_size: u64,
     /// Log files kept per container.
     pub container_log_max_files: usize,
+    /// A fault put in on purpose, for tests of what is to find it.
+    #[doc(hidden)]
+    pub mutant: Mutant,
+}
+
+/// Faults that can be put into the agent on purpose, to see that a search finds them. Nothing but such a test sets one.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mutant {
+    /// None.
+    #[default]
+    Sound,
+    /// An agent that starts takes no notice of the containers its predecessor left.
+    ForgetsWhatRuns,
 }
 
 impl KubeletConfig {
@@ -137,6 +151,7 @@ impl KubeletConfig {
             seccomp_default: false,
             container_log_max_size: 10 << 20,
             container_log_max_files: 5,
+            mutant: Mutant::Sound,
         }
     }
 

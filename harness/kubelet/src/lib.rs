@@ -32,7 +32,7 @@ mod status;
 mod tests;
 mod volumes;
 
-pub use config::{ImagePulls, KubeletConfig, ServerConfig, ServerTls};
+pub use config::{ImagePulls, KubeletConfig, Mutant, ServerConfig, ServerTls};
 pub use csi::{
     AccessType, CsiError, CsiNode, CsiNodeInfo, NodeCapabilities, PluginInfo, PluginSockets, Plugins, PublishRequest,
     StageRequest,

@@ -12,8 +12,10 @@ mod steps;
 mod tests;
 mod time;
 
-pub use asserts::{Checkpoint, EventMatch, Eventually, Exactly, Holds, Leak, LogMatch, Matcher, RpcCount, StatusIs};
+pub use asserts::{
+    Checkpoint, Elapsed, EventMatch, Eventually, Exactly, Holds, Leak, LogMatch, Matcher, Moment, RpcCount, StatusIs,
+};
 pub use load::{LoadError, discover, load, parse};
-pub use model::{ApiVersion, Capability, ClusterNeeds, Kind, Scenario, Snapshot};
+pub use model::{ApiVersion, Capability, ClusterNeeds, Kind, Scenario, Snapshot, Worlds};
 pub use steps::{AgentAction, Apply, Delete, Exec, LabelNode, NodeAction, Pause, Step};
 pub use time::Span;

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{Scenario, Step};
+use crate::{Scenario, Step, Worlds};
 
 /// Larger files are refused unread.
 const MAX_BYTES: u64 = 256 << 10;
@@ -69,6 +69,11 @@ fn check(scenario: &Scenario, path: &Path) -> Result<(), String> {
     if !(1..=10).contains(&scenario.cluster.nodes) {
         return Err("cluster.nodes must be between 1 and 10".into());
     }
+    if scenario.clock != Worlds::Virtual
+        && let Some(f) = scenario.faults.iter().find(|f| only_virtual(f))
+    {
+        return Err(format!("fault {} needs `clock: virtual`: only there is a tap at that seam", f.id));
+    }
     for (part, n, step) in scenario.steps() {
         let wrong = |text: &str| Err(format!("{part}[{n}]: {text}"));
         match step {
@@ -88,11 +93,29 @@ fn check(scenario: &Scenario, path: &Path) -> Result<(), String> {
                 return wrong("eventually.match demands nothing but the Pod's name");
             }
             Step::Holds(h) if is_empty(&h.what) => return wrong("holds.match demands nothing but the Pod's name"),
+            Step::Elapsed(_) if scenario.clock != Worlds::Virtual => {
+                return wrong("elapsed needs `clock: virtual`; on the real clock a duration says more of the machine");
+            }
+            Step::Elapsed(e) if e.is.is_none() && e.at_least.is_none() && e.at_most.is_none() => {
+                return wrong("elapsed needs is, atLeast or atMost");
+            }
+            Step::Elapsed(e) if !is_one_thing(&e.from) || !is_one_thing(&e.to) => {
+                return wrong("from and to of elapsed need exactly one of field, event, call and step");
+            }
             Step::Pause(p) if p.because.trim().is_empty() => return wrong("pause.because must give the reason"),
             _ => {}
         }
     }
     Ok(())
+}
+
+/// Faults that have no tap among real processes.
+fn only_virtual(f: &podlab_fault::Fault) -> bool {
+    !matches!(f.at, podlab_fault::At::Cni(_)) || matches!(f.effect, podlab_fault::Effect::CrashAt { .. })
+}
+
+fn is_one_thing(m: &crate::Moment) -> bool {
+    [m.field.is_some(), m.event.is_some(), m.call.is_some(), m.step.is_some()].iter().filter(|b| **b).count() == 1
 }
 
 fn is_empty(m: &crate::Matcher) -> bool {

@@ -11,7 +11,7 @@ use serde_json::json;
 
 /// A network with a tap in front.
 #[derive(Debug)]
-pub(super) struct CniTap<N> {
+pub(crate) struct CniTap<N> {
     inner: N,
     plan: Arc<Plan>,
     recorder: Recorder,
@@ -19,7 +19,7 @@ pub(super) struct CniTap<N> {
 }
 
 impl<N: NetworkPlugin> CniTap<N> {
-    pub(super) fn new(inner: N, plan: Arc<Plan>, recorder: &Recorder, clock: Clock) -> Self {
+    pub(crate) fn new(inner: N, plan: Arc<Plan>, recorder: &Recorder, clock: Clock) -> Self {
         Self { inner, plan, recorder: recorder.lane(Lane::Cni), clock }
     }
 
@@ -45,7 +45,9 @@ impl<N: NetworkPlugin> CniTap<N> {
                 Err(NetworkError(format!("plugin type=\"fault\" failed ({}): {msg}", command.to_lowercase())))
             }
             Some(Effect::DropReply { msg }) => call.await.and(Err(NetworkError(msg))),
-            Some(Effect::Delay { .. }) | None => call.await,
+            // The runtime is not an agent's process of its own here; its crash points are the agent's own.
+            Some(Effect::Delay { .. } | Effect::CrashAt { .. }) | None => call.await,
+            Some(Effect::Hang) => std::future::pending().await,
         };
         let outcome = match &result {
             Ok(_) => Outcome::Ok,
