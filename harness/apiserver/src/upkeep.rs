@@ -16,11 +16,21 @@ const RECONCILE_EVERY: Duration = Duration::from_secs(10);
 const RECOUNT_EVERY: Duration = Duration::from_secs(1);
 
 impl ApiServer {
+    /// Does all of it until `shutdown`. [`ApiServer::serve`] does it too; this is for servers nobody reaches by a socket.
+    pub async fn upkeep(self: Arc<Self>, shutdown: CancellationToken) {
+        futures::join!(
+            self.clone().expire_events(shutdown.clone()),
+            self.clone().recount_quotas(shutdown.clone()),
+            self.clone().keep_kubernetes_service(shutdown),
+        );
+    }
+
     /// Removes events that are older than their time to live. Source: kube-apiserver --event-ttl.
     pub(crate) async fn expire_events(self: Arc<Self>, shutdown: CancellationToken) {
         let kind = registry().core("events");
         loop {
             tokio::select! {
+                biased;
                 () = shutdown.cancelled() => return,
                 () = self.clock.sleep(SWEEP_EVERY) => {}
             }
@@ -44,6 +54,7 @@ impl ApiServer {
     pub(crate) async fn keep_kubernetes_service(self: Arc<Self>, shutdown: CancellationToken) {
         loop {
             tokio::select! {
+                biased;
                 () = shutdown.cancelled() => return,
                 () = self.clock.sleep(RECONCILE_EVERY) => {}
             }
@@ -58,6 +69,7 @@ impl ApiServer {
         let kind = registry().core("resourcequotas");
         loop {
             tokio::select! {
+                biased;
                 () = shutdown.cancelled() => return,
                 () = self.clock.sleep(RECOUNT_EVERY) => {}
             }

@@ -120,6 +120,7 @@ pub async fn drive<R: Reconcile>(controller: R, queue: Queue, clock: Clock, shut
             Err(due) => {
                 let until = due.unwrap_or_else(|| now.after(Duration::from_secs(3600)));
                 tokio::select! {
+                    biased;
                     () = shutdown.cancelled() => return,
                     () = queue.wake.notified() => {}
                     () = clock.sleep_until(until) => {}

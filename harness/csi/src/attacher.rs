@@ -41,6 +41,7 @@ impl Attacher {
                 }
             };
             tokio::select! {
+                biased;
                 () = shutdown.cancelled() => break,
                 delta = deltas.recv() => if delta.is_none() { break },
                 () = retry => {}

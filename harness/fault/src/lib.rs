@@ -40,6 +40,28 @@ pub enum At {
     Cri(Method),
     /// A CSI method, e.g. `NodePublishVolume`.
     Csi(Method),
+    /// A call of the API, e.g. `patch` of `pods/status`. Only the virtual world has a tap there.
+    Api(ApiCall),
+}
+
+/// Which API call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ApiCall {
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` or `deletecollection`.
+    pub verb: String,
+    /// Plural name, with the subresource: `pods`, `pods/status`, `pods/binding`.
+    pub resource: String,
+}
+
+/// Before a call has its effect, or after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Point {
+    /// Before.
+    Before,
+    /// After; the caller never hears of it.
+    After,
 }
 
 /// Which CNI call.
@@ -78,6 +100,17 @@ pub enum Effect {
     DropReply {
         /// Message.
         msg: String,
+    },
+    /// The call is not made and never answered.
+    Hang,
+    /// The agent that calls is killed and started again after a while. Only where an agent's calls are tapped: in the
+    /// virtual world.
+    #[serde(rename_all = "camelCase")]
+    CrashAt {
+        /// Before or after the call takes effect.
+        point: Point,
+        /// Milliseconds until the next agent starts.
+        down_ms: u64,
     },
 }
 
@@ -124,6 +157,15 @@ pub enum Call<'a> {
         /// Method name.
         method: &'a str,
     },
+    /// An API call.
+    Api {
+        /// Verb.
+        verb: &'a str,
+        /// Plural name, with the subresource.
+        resource: &'a str,
+        /// Name of the object, empty for a collection.
+        name: &'a str,
+    },
 }
 
 /// What the tap shall do.
@@ -140,7 +182,7 @@ impl Effect {
     pub fn delay(&self) -> Option<Duration> {
         match self {
             Self::Delay { ms } => Some(Duration::from_millis(*ms)),
-            Self::Error { .. } | Self::DropReply { .. } => None,
+            Self::Error { .. } | Self::DropReply { .. } | Self::Hang | Self::CrashAt { .. } => None,
         }
     }
 }
@@ -180,7 +222,8 @@ impl Fault {
             (At::Cni(at), Call::Cni { command, pod }) => (at.command == command, pod),
             (At::Cri(at), Call::Cri { method, pod }) => (at.method == method, pod),
             (At::Csi(at), Call::Csi { method }) => (at.method == method, ""),
-            (At::Cni(_) | At::Cri(_) | At::Csi(_), _) => (false, ""),
+            (At::Api(at), Call::Api { verb, resource, name }) => (at.verb == verb && at.resource == resource, name),
+            (At::Cni(_) | At::Cri(_) | At::Csi(_) | At::Api(_), _) => (false, ""),
         };
         hit && self.when.pod.as_deref().is_none_or(|wanted| wanted == subject)
     }

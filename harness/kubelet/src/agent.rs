@@ -26,7 +26,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     admission,
-    config::KubeletConfig,
+    config::{KubeletConfig, Mutant},
     container::{downward::Allocatable, qos_cgroup_path},
     csi::Drivers,
     host::{Host, Machine},
@@ -109,7 +109,7 @@ impl Agent {
 
     /// Whether the runtime may hold something of a Pod from before this agent.
     pub(crate) fn had_at_start(&self, uid: &str) -> bool {
-        self.inventory.lock().contains(uid)
+        self.config.mutant != Mutant::ForgetsWhatRuns && self.inventory.lock().contains(uid)
     }
 
     /// Why Pods cannot get a network, if so.

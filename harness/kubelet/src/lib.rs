@@ -41,7 +41,8 @@ mod usage;
 mod volumes;
 
 pub use config::{
-    ConfigFileError, EvictionConfig, ImageGcConfig, ImagePulls, KubeletConfig, ServerConfig, ServerTls, ShutdownGroup,
+    ConfigFileError, EvictionConfig, ImageGcConfig, ImagePulls, KubeletConfig, Mutant, ServerConfig, ServerTls,
+    ShutdownGroup,
 };
 pub use csi::{
     AccessType, CsiError, CsiNode, CsiNodeInfo, NodeCapabilities, PluginInfo, PluginSockets, Plugins, PublishRequest,

@@ -90,6 +90,32 @@ pub(crate) enum Verb {
         /// Play everything this often, one round after the other.
         #[arg(long, default_value_t = 1)]
         rounds: u32,
+        /// Only in this world; every scenario in the worlds it names when absent.
+        #[arg(long, value_enum)]
+        world: Option<World>,
+    },
+    /// Search the runs of a scenario in the virtual world, one seed after the other, for one that fails, and shrink it.
+    Explore {
+        /// Name of the scenario.
+        scenario: String,
+        /// Folder of scenarios.
+        #[arg(long, default_value = "scenarios")]
+        scenarios: PathBuf,
+        /// How many seeds.
+        #[arg(long, default_value_t = 1000)]
+        runs: u64,
+        /// The first seed.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// How many at a time.
+        #[arg(short, long, default_value_t = 2)]
+        jobs: usize,
+        /// Folder for the log of what was found.
+        #[arg(long, default_value = "target/reports/explore")]
+        out: PathBuf,
+        /// Put a known fault into the node agent, to see that it is found.
+        #[arg(long, hide = true)]
+        mutant: bool,
     },
     /// Check scenarios without playing them.
     Lint {
@@ -204,6 +230,14 @@ pub(crate) enum Isolation {
     Process,
     /// Everything in one process.
     Thread,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum World {
+    /// Real containers, the real clock.
+    Real,
+    /// Everything in one thread under a paused clock.
+    Virtual,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

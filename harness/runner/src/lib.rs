@@ -5,7 +5,11 @@
 #![deny(missing_docs)]
 
 mod apply;
+mod backend;
+mod elapsed;
 mod exec;
+pub mod explore;
+mod invariants;
 mod judge;
 mod leaks;
 mod play;
@@ -14,4 +18,4 @@ pub mod suite;
 mod summary;
 mod watch;
 
-pub use play::{Failure, Outcome, PlayOptions, Trial, play};
+pub use play::{Failure, Outcome, PlayOptions, Played, Trial, VirtualOptions, play, play_virtual};

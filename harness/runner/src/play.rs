@@ -6,25 +6,32 @@ use std::{
     time::Duration,
 };
 
-use podlab_client::{http::HttpApi, kubeconfig};
 use podlab_clock::{Clock, Mono};
 use podlab_scenario::Scenario;
-use podlab_testbed::{Cluster, ClusterSpec, Zygote};
+use podlab_testbed::{
+    Cluster, ClusterSpec, Zygote,
+    world::{self, Choice, Disturbance, Mutant, VirtualCluster, WorldSpec},
+};
 use podlab_timeline::{
-    Entry, Event, PodKey, PodTimeline, Recorder,
+    Entry, Event, PodKey, PodTimeline,
     fold::{fold, read_log},
 };
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    exec,
+    backend::{Backend, RealBackend, VirtualBackend},
+    invariants,
     steps::{Stage, StepError, chain},
     watch::Watcher,
 };
 
 const BOOT_LIMIT: Duration = Duration::from_secs(60);
 const BUDGET: Duration = Duration::from_secs(180);
+/// The same in the virtual world, where a day is short.
+const VIRTUAL_BUDGET: Duration = Duration::from_secs(24 * 3600);
+/// How far durations may be off when calls take their time.
+const SLACK: Duration = Duration::from_secs(10);
 /// Namespace scenarios are played in; each has a cluster of its own.
 const NAMESPACE: &str = "default";
 
@@ -90,19 +97,8 @@ pub struct Trial {
 pub async fn play(zygote: &Zygote, name: &str, path: &Path, scenario: &Scenario, options: &PlayOptions) -> Trial {
     let clock = Clock::real();
     let start = clock.now();
-    let dir = options.out.join(name);
-    let log = dir.join("run.jsonl");
-    let mut trial = Trial {
-        name: name.to_owned(),
-        intent: scenario.intent.clone(),
-        outcome: Outcome::Passed,
-        duration: Duration::ZERO,
-        boot: Duration::ZERO,
-        start,
-        timelines: BTreeMap::new(),
-        log: log.clone(),
-        snapshot: String::new(),
-    };
+    let log = options.out.join(name).join("run.jsonl");
+    let mut trial = blank(name, scenario, start, log.clone());
     let budget = scenario.budget.map_or(BUDGET, |b| b.0);
     match clock.timeout(budget, on_cluster(zygote, path, scenario, options, &mut trial)).await {
         Some(outcome) => trial.outcome = outcome,
@@ -113,16 +109,111 @@ pub async fn play(zygote: &Zygote, name: &str, path: &Path, scenario: &Scenario,
     }
     trial.duration = clock.now().since(start);
     let entries = read_log(&log).unwrap_or_default();
-    trial.timelines = fold(&entries);
+    conclude(&mut trial, scenario, &entries);
+    trial
+}
+
+fn blank(name: &str, scenario: &Scenario, start: Mono, log: PathBuf) -> Trial {
+    Trial {
+        name: name.to_owned(),
+        intent: scenario.intent.clone(),
+        outcome: Outcome::Passed,
+        duration: Duration::ZERO,
+        boot: Duration::ZERO,
+        start,
+        timelines: BTreeMap::new(),
+        log,
+        snapshot: String::new(),
+    }
+}
+
+/// What the run log says of a trial that is over.
+fn conclude(trial: &mut Trial, scenario: &Scenario, entries: &[Entry]) {
+    trial.timelines = fold(entries);
     if trial.outcome == Outcome::Passed
-        && let Some(why) = unfired(scenario, &entries)
+        && let Some(why) = unfired(scenario, entries)
     {
         trial.outcome = Outcome::Invalid(why);
     }
     if let Some(snapshot) = &scenario.snapshot {
         trial.snapshot = snapshot_of(&snapshot.timeline, &trial.timelines);
     }
-    trial
+}
+
+/// A run in the virtual world with everything that can be known of it.
+#[derive(Debug, Clone)]
+pub struct Played {
+    /// The verdict.
+    pub trial: Trial,
+    /// The run log.
+    pub entries: Vec<Entry>,
+    /// Every choice that was not the ordinary one.
+    pub choices: BTreeMap<String, Choice>,
+}
+
+/// How to play in the virtual world.
+#[derive(Debug, Clone, Default)]
+pub struct VirtualOptions {
+    /// Decides every choice.
+    pub seed: u64,
+    /// What the seed may disturb.
+    pub disturbance: Disturbance,
+    /// A fault put into the agent on purpose, to see that it is found.
+    pub mutant: Mutant,
+}
+
+/// Plays one scenario in a virtual world of its own, on the calling thread, which must not be inside an async runtime.
+/// The log stays in memory.
+pub fn play_virtual(name: &str, path: &Path, scenario: &Scenario, options: &VirtualOptions) -> Played {
+    let real = Clock::real();
+    let start = real.now();
+    let mut played =
+        Played { trial: blank(name, scenario, start, PathBuf::new()), entries: Vec::new(), choices: BTreeMap::new() };
+    let done = world::run(|| in_world(path, scenario, options, &mut played));
+    played.trial.outcome = done.unwrap_or_else(|e| Outcome::Broken(failure("boot", e.to_string())));
+    played.trial.duration = real.now().since(start);
+    if played.trial.outcome == Outcome::Passed
+        && let Some(why) = invariants::broken(&played.entries)
+    {
+        played.trial.outcome = Outcome::Failed(failure("invariant", why));
+    }
+    let Played { trial, entries, .. } = &mut played;
+    conclude(trial, scenario, entries);
+    played
+}
+
+async fn in_world(path: &Path, scenario: &Scenario, options: &VirtualOptions, played: &mut Played) -> Outcome {
+    let cluster = ClusterSpec {
+        nodes: scenario.cluster.nodes,
+        node_cpu_milli: scenario.cluster.node_cpu_milli,
+        seed: options.seed,
+        faults: scenario.faults.clone(),
+        ..ClusterSpec::named("virtual")
+    };
+    // Calls that take their time add up; what they may add to a duration is not a failure of what is measured.
+    let slack = if options.disturbance.latency { SLACK } else { Duration::ZERO };
+    let disturbance = options.disturbance.clone();
+    let booted = VirtualCluster::boot(WorldSpec { cluster, disturbance, mutant: options.mutant }).await;
+    let cluster = match booted {
+        Ok(cluster) => cluster,
+        Err(e) => return Outcome::Broken(failure("boot", chain(&e))),
+    };
+    let backend = VirtualBackend { cluster, slack };
+    let clock = backend.cluster.clock();
+    let outcome = match backend.cluster.wait_ready(BOOT_LIMIT).await {
+        Err(e) => Outcome::Broken(failure("boot", chain(&e))),
+        Ok(()) => {
+            played.trial.boot = clock.now().since(Mono(0));
+            let budget = scenario.budget.map_or(VIRTUAL_BUDGET, |b| b.0);
+            clock.timeout(budget, on_backend(&backend, path, scenario)).await.unwrap_or_else(|| {
+                Outcome::Failed(failure("whole scenario", format!("not done within its budget of {budget:?}")))
+            })
+        }
+    };
+    played.entries = backend.cluster.entries();
+    played.choices = backend.cluster.choices().made();
+    backend.cluster.end().await;
+    outcome
 }
 
 fn failure(step: &str, why: String) -> Failure {
@@ -186,8 +277,8 @@ async fn on_cluster(
         return broken("boot", format!("{}\n{}", chain(&e), tail(&cluster, "plane")));
     }
     trial.boot = clock.now().since(trial.start);
-    let outcome = match with_cluster(&cluster, path, scenario, &log).await {
-        Ok(outcome) => outcome,
+    let outcome = match RealBackend::new(&cluster) {
+        Ok(backend) => on_backend(&backend, path, scenario).await,
         Err(why) => broken("prepare", why),
     };
     keep_logs(&cluster, &dir);
@@ -217,18 +308,14 @@ fn keep_logs(cluster: &Cluster, dir: &Path) {
     }
 }
 
-async fn with_cluster(cluster: &Cluster, path: &Path, scenario: &Scenario, log: &Path) -> Result<Outcome, String> {
-    let clock = Clock::real();
-    let access = kubeconfig::load(&cluster.kubeconfig()).map_err(|e| chain(&e))?;
-    let api = HttpApi::new(&access).map_err(|e| chain(&e))?;
-    let client = cluster.client().map_err(|e| chain(&e))?;
-    let recorder = Recorder::to_file(log, clock).map_err(|e| chain(&e))?;
+/// Plays the steps on a booted cluster, whichever world it is in.
+async fn on_backend(backend: &dyn Backend, path: &Path, scenario: &Scenario) -> Outcome {
+    let (clock, client, recorder) = (backend.clock(), backend.client(), backend.recorder());
     let watcher = Watcher::new(&recorder);
     let stop = CancellationToken::new();
     let mut stage = Stage {
-        cluster,
+        backend,
         client: client.clone(),
-        api,
         watcher: watcher.clone(),
         clock,
         namespace: NAMESPACE.to_owned(),
@@ -253,8 +340,11 @@ async fn with_cluster(cluster: &Cluster, path: &Path, scenario: &Scenario, log: 
         Outcome::Passed
     };
     tokio::select! {
-        outcome = steps => Ok(outcome),
-        () = watcher.run(client, NAMESPACE.to_owned(), clock, stop) => Err("the watch ended".to_owned()),
+        biased;
+        outcome = steps => outcome,
+        () = watcher.run(client, NAMESPACE.to_owned(), clock, stop) => {
+            Outcome::Broken(failure("watch", "the watch ended".to_owned()))
+        }
     }
 }
 
@@ -282,7 +372,7 @@ async fn context(stage: &Stage<'_>) -> String {
         }
         for status in crate::summary::container_statuses(pod) {
             let name = status.get("name").and_then(|n| n.as_str()).unwrap_or_default();
-            if let Ok(text) = exec::logs(&stage.api, &stage.namespace, pod.name(), Some(name), false).await {
+            if let Ok(text) = stage.backend.logs(&stage.namespace, pod.name(), Some(name), false).await {
                 let lines: Vec<&str> = text.lines().collect();
                 for line in &lines[lines.len().saturating_sub(10)..] {
                     out.push_str(&format!("  log {name}: {line}\n"));

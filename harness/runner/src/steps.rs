@@ -1,22 +1,26 @@
 //! Doing one step. An `Err` is a failed demand; a [`StepError::Broken`] is the harness's own trouble.
 
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use podlab_api::{
     ApiError, Object, ResourceRef,
     core::{Node, PersistentVolumeClaim, Pod},
 };
-use podlab_client::{Client, Collection, DeleteOptions, PatchKind, Target, http::HttpApi};
+use podlab_client::{Client, Collection, DeleteOptions, PatchKind, Target};
 use podlab_clock::Clock;
 use podlab_scenario::{
-    AgentAction, Apply, Checkpoint, Delete, Eventually, Exactly, Exec, Holds, LogMatch, Matcher, NodeAction, RpcCount,
-    StatusIs, Step,
+    Apply, Checkpoint, Delete, Eventually, Exactly, Exec, Holds, LogMatch, Matcher, RpcCount, StatusIs, Step,
 };
-use podlab_testbed::{AgentCommand, Cluster, ClusterError};
-use podlab_timeline::fold::{fold, read_log};
+use podlab_testbed::ClusterError;
+use podlab_timeline::fold::fold;
 use serde_json::{Value, json};
 
-use crate::{apply, exec, judge, leaks, watch::Watcher};
+use crate::{apply, backend::Backend, elapsed, judge, watch::Watcher};
 
 /// How long something immediate may take before it counts as not so: an event travels apart from the status.
 const SETTLE: Duration = Duration::from_secs(2);
@@ -57,9 +61,8 @@ fn failed(text: impl Into<String>) -> Done {
 
 /// What steps work with.
 pub(crate) struct Stage<'a> {
-    pub(crate) cluster: &'a Cluster,
+    pub(crate) backend: &'a dyn Backend,
     pub(crate) client: Client,
-    pub(crate) api: HttpApi,
     pub(crate) watcher: Watcher,
     pub(crate) clock: Clock,
     pub(crate) namespace: String,
@@ -81,15 +84,8 @@ impl Stage<'_> {
                 Ok(())
             }
             Step::Exec(e) => self.exec(e).await,
-            Step::Agent(a) => self.agent(a),
-            Step::Node(NodeAction::Crash(n)) => {
-                let _: () = drop(self.cluster.control(&format!("crash {n}"))?);
-                Ok(())
-            }
-            Step::Node(NodeAction::Boot(n)) => {
-                let _: () = drop(self.cluster.control(&format!("boot {n}"))?);
-                Ok(())
-            }
+            Step::Agent(a) => self.backend.agent(a).await,
+            Step::Node(n) => self.backend.node(n).await,
             Step::Pause(p) => {
                 self.clock.sleep(p.duration.0).await;
                 Ok(())
@@ -105,6 +101,10 @@ impl Stage<'_> {
                 Ok(())
             }
             Step::Unchanged(name) => self.unchanged(name),
+            Step::Elapsed(e) => {
+                let entries = self.backend.entries()?;
+                elapsed::judge(e, &entries, self.backend.slack()).map_err(StepError::Failed)
+            }
             Step::Rpc(counts) => self.rpc(counts),
             Step::LeakFree(kinds) => self.leak_free(kinds).await,
         }
@@ -135,7 +135,7 @@ impl Stage<'_> {
     }
 
     async fn exec(&self, e: &Exec) -> Done {
-        let out = exec::exec(&self.api, &self.namespace, &e.pod, e.container.as_deref(), &e.command).await?;
+        let out = self.backend.exec(&self.namespace, &e.pod, e.container.as_deref(), &e.command).await?;
         if out.code != e.exit_code {
             return failed(format!(
                 "exit code: expected {}, actual {} {}; output: {:?}",
@@ -150,60 +150,38 @@ impl Stage<'_> {
         }
     }
 
-    fn agent(&self, a: &AgentAction) -> Done {
-        match a {
-            AgentAction::Kill(n) => self.cluster.agent(n, AgentCommand::Kill)?,
-            AgentAction::Stop(n) => self.cluster.agent(n, AgentCommand::Stop)?,
-            AgentAction::Start(n) => self.cluster.agent(n, AgentCommand::Start)?,
-            AgentAction::Restart(n) => {
-                self.cluster.agent(n, AgentCommand::Kill)?;
-                self.cluster.agent(n, AgentCommand::Start)?;
-            }
-        }
-        Ok(())
-    }
-
     async fn eventually(&self, e: &Eventually) -> Done {
         self.wait_for(&e.what, e.within.0).await.map_err(StepError::Failed)
     }
 
     /// Waits for a match; the error says what was there instead at the end.
     async fn wait_for(&self, what: &Matcher, within: Duration) -> Result<(), String> {
-        let mut changes = self.watcher.changes();
-        let mut last = String::new();
-        let wait = async {
-            loop {
-                changes.mark_unchanged();
-                match judge::matches(what, &self.watcher.look()) {
-                    Ok(()) => return,
-                    Err(why) => last = why,
-                }
-                if changes.changed().await.is_err() {
-                    return;
-                }
+        let wanted = what.clone();
+        let met = self.watcher.first(move |seen| judge::matches(&wanted, seen).is_ok());
+        match self.clock.timeout(within, met).await {
+            Some(_) => Ok(()),
+            None => {
+                let last = judge::matches(what, &self.watcher.look()).err().unwrap_or_default();
+                Err(format!("{}: not within {within:?}: {last}", what.pod))
             }
-        };
-        match self.clock.timeout(within, wait).await {
-            Some(()) => Ok(()),
-            None => Err(format!("{}: not within {within:?}: {last}", what.pod)),
         }
     }
 
     async fn holds(&self, h: &Holds) -> Done {
-        let mut changes = self.watcher.changes();
-        let broken = async {
-            loop {
-                changes.mark_unchanged();
-                if let Err(why) = judge::matches(&h.what, &self.watcher.look()) {
-                    return why;
-                }
-                if changes.changed().await.is_err() {
-                    std::future::pending::<()>().await;
-                }
+        let (wanted, why) = (h.what.clone(), Arc::new(Mutex::new(String::new())));
+        let note = why.clone();
+        let broken = self.watcher.first(move |seen| match judge::matches(&wanted, seen) {
+            Ok(()) => false,
+            Err(e) => {
+                *note.lock().unwrap_or_else(PoisonError::into_inner) = e;
+                true
             }
-        };
+        });
         match self.clock.timeout(h.duration.0, broken).await {
-            Some(why) => failed(format!("{}: did not hold for {:?}: {why}", h.what.pod, h.duration.0)),
+            Some(_) => {
+                let why = why.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                failed(format!("{}: did not hold for {:?}: {why}", h.what.pod, h.duration.0))
+            }
             None => Ok(()),
         }
     }
@@ -252,7 +230,7 @@ impl Stage<'_> {
     async fn logs(&self, l: &LogMatch) -> Done {
         let deadline = self.clock.now().after(l.within.map_or(SETTLE, |w| w.0));
         loop {
-            let text = exec::logs(&self.api, &self.namespace, &l.pod, l.container.as_deref(), l.previous).await;
+            let text = self.backend.logs(&self.namespace, &l.pod, l.container.as_deref(), l.previous).await;
             let judged = match &text {
                 Ok(t) if l.contains.as_ref().is_some_and(|c| !t.contains(c.as_str())) => {
                     Err(format!("log of {}: expected to contain {:?}, actual {t:?}", l.pod, l.contains))
@@ -281,7 +259,7 @@ impl Stage<'_> {
     }
 
     fn rpc(&self, counts: &BTreeMap<String, RpcCount>) -> Done {
-        let entries = read_log(&self.cluster.run_log()).map_err(|e| StepError::Broken(chain(&e)))?;
+        let entries = self.backend.entries()?;
         let timelines = fold(&entries);
         for (call, wanted) in counts {
             let (lane, method) =
@@ -300,7 +278,7 @@ impl Stage<'_> {
     async fn leak_free(&self, kinds: &[podlab_scenario::Leak]) -> Done {
         let deadline = self.clock.now().after(Duration::from_secs(10));
         loop {
-            let left = leaks::find(self.cluster, kinds)?;
+            let left = self.backend.leaks(kinds)?;
             if left.is_empty() {
                 return Ok(());
             }

@@ -7,9 +7,19 @@ use std::{
 
 use podlab_scenario::{LoadError, Scenario, discover, load};
 use podlab_testbed::Zygote;
+use podlab_timeline::Entry;
 use tokio::{sync::Semaphore, task::JoinSet};
 
-use crate::{PlayOptions, Trial, play};
+use crate::{Outcome, PlayOptions, Trial, VirtualOptions, play, play_virtual};
+
+/// Where a trial is played.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum World {
+    /// On real containers.
+    Real,
+    /// In the virtual world.
+    Virtual,
+}
 
 /// A scenario ready to play.
 #[derive(Debug, Clone)]
@@ -20,6 +30,56 @@ pub struct Ready {
     pub path: PathBuf,
     /// Its content.
     pub scenario: Scenario,
+}
+
+impl Ready {
+    /// The worlds it names, or of them only `only`.
+    pub fn worlds(&self, only: Option<World>) -> Vec<World> {
+        let clock = self.scenario.clock;
+        let named = [(World::Real, clock.real()), (World::Virtual, clock.virtual_too())];
+        named.into_iter().filter(|(w, yes)| *yes && only.is_none_or(|o| o == *w)).map(|(w, _)| w).collect()
+    }
+
+    /// Name of its trial in a world: its own, and with `@virtual` where it is played in both.
+    pub fn trial_name(&self, world: World) -> String {
+        let both = self.scenario.clock.real() && self.scenario.clock.virtual_too();
+        if both && world == World::Virtual { format!("{}@virtual", self.name) } else { self.name.clone() }
+    }
+
+    /// Plays it in the virtual world on the calling thread and keeps the log beside the reports.
+    pub fn play_virtual(&self, options: &PlayOptions) -> Trial {
+        // A run that nobody gave a seed must still be one that can be repeated.
+        let how = VirtualOptions { seed: options.seed.max(1), ..VirtualOptions::default() };
+        let name = self.trial_name(World::Virtual);
+        let played = play_virtual(&name, &self.path, &self.scenario, &how);
+        let mut trial = played.trial;
+        trial.log = options.out.join(&name).join("run.jsonl");
+        if let Err(e) = keep(&trial.log, &played.entries) {
+            let why = format!("{}: {e}", trial.log.display());
+            trial.outcome =
+                Outcome::Broken(crate::Failure { step: "keep the log".into(), why, context: String::new() });
+        }
+        trial
+    }
+}
+
+/// A run log as bytes, one JSON line an entry.
+pub fn log_bytes(entries: &[Entry]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for entry in entries {
+        // An entry is made of strings and numbers; it always has a JSON form.
+        if serde_json::to_writer(&mut out, entry).is_ok() {
+            out.push(b'\n');
+        }
+    }
+    out
+}
+
+fn keep(log: &Path, entries: &[Entry]) -> std::io::Result<()> {
+    if let Some(dir) = log.parent() {
+        std::fs::create_dir_all(dir)?;
+    }
+    std::fs::write(log, log_bytes(entries))
 }
 
 /// Reads all scenarios of a folder whose name contains `filter`.
@@ -38,27 +98,33 @@ pub fn read(root: &Path, filter: &str) -> Result<Vec<Ready>, Vec<LoadError>> {
     if errors.is_empty() { Ok(ready) } else { Err(errors) }
 }
 
-/// Plays scenarios, `jobs` at a time, and tells `done` about each as it ends. The trials come back in order of name.
+/// Plays scenarios in the worlds given, `jobs` at a time, and tells `done` about each as it ends. The trials come back in
+/// order of name. Without a zygote nothing is played on real containers.
 pub async fn play_all(
-    zygote: Arc<Zygote>,
-    scenarios: Vec<Ready>,
+    zygote: Option<Arc<Zygote>>,
+    scenarios: Vec<(Ready, World)>,
     options: PlayOptions,
     jobs: usize,
     mut done: impl FnMut(&Trial),
 ) -> Vec<Trial> {
     let places = Arc::new(Semaphore::new(jobs.max(1)));
     let mut running = JoinSet::new();
-    for ready in scenarios {
+    for (ready, world) in scenarios {
         let (zygote, options, places) = (zygote.clone(), options.clone(), places.clone());
         running.spawn(async move {
             // The semaphore lives as long as this function, so it is never closed.
             let _place = places.acquire_owned().await.ok();
-            play(&zygote, &ready.name, &ready.path, &ready.scenario, &options).await
+            match (world, zygote) {
+                // A world of its own needs a thread of its own; nobody cancels it, it ends by itself.
+                (World::Virtual, _) => tokio::task::spawn_blocking(move || ready.play_virtual(&options)).await.ok(),
+                (World::Real, Some(z)) => Some(play(&z, &ready.name, &ready.path, &ready.scenario, &options).await),
+                (World::Real, None) => None,
+            }
         });
     }
     let mut trials = Vec::new();
     while let Some(joined) = running.join_next().await {
-        if let Ok(trial) = joined {
+        if let Ok(Some(trial)) = joined {
             done(&trial);
             trials.push(trial);
         }

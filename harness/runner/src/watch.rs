@@ -15,7 +15,7 @@ use podlab_client::{Client, Collection, ListOptions, WatchOptions, WatchType};
 use podlab_clock::Clock;
 use podlab_timeline::{Event, Lane, PodKey, Recorder, Stage};
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::summary;
@@ -33,17 +33,42 @@ pub(crate) struct Seen {
     ready: BTreeSet<String>,
 }
 
+/// Somebody who waits for the first state that satisfies a condition, however short it lasts.
+struct Waiter {
+    condition: Box<dyn Fn(&Seen) -> bool + Send>,
+    met: oneshot::Sender<()>,
+}
+
 /// Shared view of the cluster. Cheap to clone.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Watcher {
     seen: Arc<Mutex<Seen>>,
+    waiters: Arc<Mutex<Vec<Waiter>>>,
     changed: watch::Sender<u64>,
     recorder: Recorder,
 }
 
 impl Watcher {
     pub(crate) fn new(recorder: &Recorder) -> Self {
-        Self { seen: Arc::default(), changed: watch::Sender::new(0), recorder: recorder.lane(Lane::Watch) }
+        let (seen, waiters) = (Arc::default(), Arc::default());
+        Self { seen, waiters, changed: watch::Sender::new(0), recorder: recorder.lane(Lane::Watch) }
+    }
+
+    /// Told at the first state, this one or a later one, that satisfies `condition`. Every state a watcher sees is looked
+    /// at, also one that is followed by another at once.
+    pub(crate) fn first(&self, condition: impl Fn(&Seen) -> bool + Send + 'static) -> oneshot::Receiver<()> {
+        let (met, waits) = oneshot::channel();
+        if condition(&self.look()) {
+            // The receiver is right here.
+            let _ = met.send(());
+        } else {
+            self.waiters().push(Waiter { condition: Box::new(condition), met });
+        }
+        waits
+    }
+
+    fn waiters(&self) -> MutexGuard<'_, Vec<Waiter>> {
+        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A look at what is known now.
@@ -104,6 +129,14 @@ impl Watcher {
             self.take_pod(kind, object)
         } else {
             self.take_event(object)
+        }
+        {
+            let seen = self.look();
+            let mut waiters = self.waiters();
+            for waiter in waiters.extract_if(.., |w| w.met.is_closed() || (w.condition)(&seen)) {
+                // Who has stopped waiting does not mind.
+                let _ = waiter.met.send(());
+            }
         }
         self.changed.send_modify(|n| *n += 1);
     }

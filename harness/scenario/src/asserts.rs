@@ -175,3 +175,56 @@ pub enum Leak {
     /// Pod cgroups.
     Cgroups,
 }
+
+/// A moment of the run log: the `nth` time that something happened. Exactly one of `field`, `event`, `call` and `step`
+/// says what.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Moment {
+    /// About this Pod; about any when absent.
+    #[serde(default)]
+    pub pod: Option<String>,
+    /// A watched field took a value, e.g. `container/c/state`, `phase`, `condition/Ready`.
+    #[serde(default)]
+    pub field: Option<String>,
+    /// The value the field took; a prefix will do.
+    #[serde(default)]
+    pub value: Option<String>,
+    /// An event of this reason was written.
+    #[serde(default)]
+    pub event: Option<String>,
+    /// A call `<lane>.<method>` began, e.g. `cri.StartContainer`, `probe.Liveness`.
+    #[serde(default)]
+    pub call: Option<String>,
+    /// What the call was about, e.g. the container.
+    #[serde(default)]
+    pub subject: Option<String>,
+    /// The call's end instead of its beginning.
+    #[serde(default)]
+    pub end: bool,
+    /// A step began, e.g. `when[1]`.
+    #[serde(default)]
+    pub step: Option<String>,
+    /// Which time, from 1; the first when absent.
+    #[serde(default)]
+    pub nth: Option<u32>,
+}
+
+/// The time between two moments.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Elapsed {
+    /// From.
+    pub from: Moment,
+    /// To.
+    pub to: Moment,
+    /// Exactly this, to the millisecond.
+    #[serde(default)]
+    pub is: Option<Span>,
+    /// At least this.
+    #[serde(default)]
+    pub at_least: Option<Span>,
+    /// At most this.
+    #[serde(default)]
+    pub at_most: Option<Span>,
+}

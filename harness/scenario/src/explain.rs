@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use podlab_fault::{At, Effect, Fault};
+use podlab_fault::{At, Effect, Fault, Point};
 
-use crate::{AgentAction, Apply, EventMatch, Matcher, NodeAction, Scenario, Span, Step};
+use crate::{AgentAction, Apply, EventMatch, Matcher, Moment, NodeAction, Scenario, Span, Step};
 
 /// Markdown: the intent, the cluster, the faults, each part's steps as numbered sentences.
 pub fn explain(name: &str, s: &Scenario) -> String {
@@ -39,6 +39,7 @@ fn fault(f: &Fault) -> String {
         At::Cni(c) => format!("CNI {}", c.command),
         At::Cri(m) => format!("CRI {}", m.method),
         At::Csi(m) => format!("CSI {}", m.method),
+        At::Api(c) => format!("API {} of {}", c.verb, c.resource),
     };
     let which = match f.when.nth.as_slice() {
         [] => "Every".to_owned(),
@@ -48,6 +49,11 @@ fn fault(f: &Fault) -> String {
     let effect = match &f.effect {
         Effect::Error { code, msg } => format!("fails with {code} \"{msg}\", without being made"),
         Effect::Delay { ms } => format!("is made {ms} ms late"),
+        Effect::Hang => "is not made and never answered".to_owned(),
+        Effect::CrashAt { point, down_ms } => {
+            let when = if *point == Point::Before { "before" } else { "after" };
+            format!("kills its caller {when} it takes effect; the next starts {down_ms} ms later")
+        }
         Effect::DropReply { msg } => format!("is made, but its caller gets \"{msg}\""),
     };
     let must = f.must.fired.map(|n| format!("; that must happen {n} times")).unwrap_or_default();
@@ -91,6 +97,12 @@ fn sentence(step: &Step) -> String {
             let text = text.or(l.contains.as_ref().map(|t| format!("contains {t:?}"))).unwrap_or_default();
             format!("The {which} of Pod {} {text}.", l.pod)
         }
+        Step::Elapsed(e) => {
+            let says = [("exactly", e.is), ("at least", e.at_least), ("at most", e.at_most)];
+            let says = says.into_iter().filter_map(|(word, s)| Some(format!("{word} {}", span(s?))));
+            let says = says.collect::<Vec<_>>().join(" and ");
+            format!("From {} to {} it takes {says}.", moment(&e.from), moment(&e.to))
+        }
         Step::Checkpoint(c) => format!("Remember `{}` of Pod {} as {}.", c.path, c.pod, c.name),
         Step::Unchanged(name) => format!("{name} is what it was when it was remembered."),
         Step::Rpc(calls) => {
@@ -115,6 +127,18 @@ fn objects(text: &str) -> String {
     };
     let all: Vec<String> = text.split("\n---").filter_map(one).collect();
     if all.is_empty() { "YAML".to_owned() } else { all.join(", ") }
+}
+
+fn moment(m: &Moment) -> String {
+    let nth = m.nth.filter(|n| *n > 1).map(|n| format!(", time {n},")).unwrap_or_default();
+    let pod = m.pod.as_ref().map(|p| format!(" of Pod {p}")).unwrap_or_default();
+    let subject = m.subject.as_ref().map(|s| format!(" for {s}")).unwrap_or_default();
+    let what = m.step.clone();
+    let what = what.or_else(|| m.field.as_ref().map(|f| format!("{f}={}", m.value.as_deref().unwrap_or("any value"))));
+    let what = what.or_else(|| m.event.as_ref().map(|e| format!("the event {e}")));
+    let end = if m.end { "the end of " } else { "" };
+    let what = what.or_else(|| m.call.as_ref().map(|c| format!("{end}{c}{subject}"))).unwrap_or_default();
+    format!("{what}{pod}{nth}")
 }
 
 fn event(e: &EventMatch) -> String {

@@ -14,10 +14,12 @@ mod steps;
 mod tests;
 mod time;
 
-pub use asserts::{Checkpoint, EventMatch, Eventually, Exactly, Holds, Leak, LogMatch, Matcher, RpcCount, StatusIs};
+pub use asserts::{
+    Checkpoint, Elapsed, EventMatch, Eventually, Exactly, Holds, Leak, LogMatch, Matcher, Moment, RpcCount, StatusIs,
+};
 pub use explain::explain;
 pub use load::{LoadError, discover, load, parse};
-pub use model::{ApiVersion, Capability, ClusterNeeds, Kind, Scenario, Snapshot};
+pub use model::{ApiVersion, Capability, ClusterNeeds, Kind, Scenario, Snapshot, Worlds};
 pub use schema::{SCHEMA_FILE, schema};
 pub use steps::{AgentAction, Apply, Delete, Exec, LabelNode, NodeAction, Pause, Step};
 pub use time::Span;

@@ -5,9 +5,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use podlab_fault::{At, Fault};
+use podlab_fault::{At, Effect, Fault};
 
-use crate::{Capability, Scenario, Step};
+use crate::{Capability, Scenario, Step, Worlds};
 
 /// Larger files are refused unread.
 const MAX_BYTES: u64 = 256 << 10;
@@ -71,7 +71,12 @@ fn check(scenario: &Scenario, path: &Path) -> Result<(), String> {
     if !(1..=10).contains(&scenario.cluster.nodes) {
         return Err("cluster.nodes must be between 1 and 10".into());
     }
-    scenario.faults.iter().try_for_each(|f| fault(f, &scenario.requires))?;
+    scenario.faults.iter().try_for_each(|f| fault(f, scenario))?;
+    if scenario.clock != Worlds::Virtual
+        && let Some(f) = scenario.faults.iter().find(|f| only_virtual(f))
+    {
+        return Err(format!("fault {} needs `clock: virtual`: only there is a tap at that seam", f.id));
+    }
     for (part, n, step) in scenario.steps() {
         let wrong = |text: &str| Err(format!("{part}[{n}]: {text}"));
         match step {
@@ -91,6 +96,15 @@ fn check(scenario: &Scenario, path: &Path) -> Result<(), String> {
                 return wrong("eventually.match demands nothing but the Pod's name");
             }
             Step::Holds(h) if is_empty(&h.what) => return wrong("holds.match demands nothing but the Pod's name"),
+            Step::Elapsed(_) if scenario.clock != Worlds::Virtual => {
+                return wrong("elapsed needs `clock: virtual`; on the real clock a duration says more of the machine");
+            }
+            Step::Elapsed(e) if e.is.is_none() && e.at_least.is_none() && e.at_most.is_none() => {
+                return wrong("elapsed needs is, atLeast or atMost");
+            }
+            Step::Elapsed(e) if !is_one_thing(&e.from) || !is_one_thing(&e.to) => {
+                return wrong("from and to of elapsed need exactly one of field, event, call and step");
+            }
             Step::Pause(p) if p.because.trim().is_empty() => return wrong("pause.because must give the reason"),
             _ => {}
         }
@@ -140,29 +154,43 @@ const CSI: [&str; 6] = [
 ];
 
 /// A fault that cannot fire, or of which nobody would notice that it did not, is an error.
-fn fault(f: &Fault, requires: &[Capability]) -> Result<(), String> {
-    let (seam, name, known, needs) = match &f.at {
-        At::Cni(c) => ("cni", &c.command, &CNI[..], Capability::FaultCni),
-        At::Cri(m) => ("cri", &m.method, &CRI[..], Capability::FaultCri),
-        At::Csi(m) => ("csi", &m.method, &CSI[..], Capability::FaultCsi),
-    };
+fn fault(f: &Fault, scenario: &Scenario) -> Result<(), String> {
     let wrong = |text: String| Err(format!("faults.{}: {text}", f.id));
-    if !known.contains(&name.as_str()) {
-        return wrong(format!("at.{seam} has no {name:?}; it has {}", known.join(", ")));
-    }
     if f.must.fired.is_none() {
         return wrong("must.fired has to say how often it fires; one that never does would go unnoticed".into());
     }
     if f.when.nth.contains(&0) {
         return wrong("when.nth counts from 1".into());
     }
+    // The virtual world has taps at every call, and every capability.
+    if scenario.clock == Worlds::Virtual {
+        return Ok(());
+    }
+    let (seam, name, known, needs) = match &f.at {
+        At::Cni(c) => ("cni", &c.command, &CNI[..], Capability::FaultCni),
+        At::Cri(m) => ("cri", &m.method, &CRI[..], Capability::FaultCri),
+        At::Csi(m) => ("csi", &m.method, &CSI[..], Capability::FaultCsi),
+        At::Api(_) => return Ok(()),
+    };
+    if !known.contains(&name.as_str()) {
+        return wrong(format!("at.{seam} has no {name:?}; it has {}", known.join(", ")));
+    }
     if f.when.pod.is_some() && seam == "csi" {
         return wrong("a CSI call names a volume, not a Pod: leave when.pod out".into());
     }
-    if !requires.contains(&needs) {
+    if !scenario.requires.contains(&needs) {
         return wrong(format!("requires must list fault.{seam}"));
     }
     Ok(())
+}
+
+/// Faults that have no tap among real processes.
+fn only_virtual(f: &Fault) -> bool {
+    matches!(f.at, At::Api(_)) || matches!(f.effect, Effect::CrashAt { .. })
+}
+
+fn is_one_thing(m: &crate::Moment) -> bool {
+    [m.field.is_some(), m.event.is_some(), m.call.is_some(), m.step.is_some()].iter().filter(|b| **b).count() == 1
 }
 
 fn is_empty(m: &crate::Matcher) -> bool {

@@ -21,6 +21,31 @@ pub enum Kind {
     Scenario,
 }
 
+/// Where a scenario is played: on real containers and the real clock, in the virtual world under a paused one, or both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Worlds {
+    /// Real containers only.
+    #[default]
+    Real,
+    /// The virtual world only.
+    Virtual,
+    /// In each of them, with the same normalized timeline.
+    Both,
+}
+
+impl Worlds {
+    /// Whether it is played on real containers.
+    pub fn real(self) -> bool {
+        self != Self::Virtual
+    }
+
+    /// Whether it is played in the virtual world.
+    pub fn virtual_too(self) -> bool {
+        self != Self::Real
+    }
+}
+
 /// What a scenario needs of the place it is played in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 pub enum Capability {
@@ -45,6 +70,12 @@ pub enum Capability {
     /// Memory limits that kill.
     #[serde(rename = "kernel.oom")]
     KernelOom,
+    /// Faults at the API.
+    #[serde(rename = "fault.api")]
+    FaultApi,
+    /// Time that passes at once.
+    #[serde(rename = "clock.virtual")]
+    ClockVirtual,
 }
 
 /// Size of the cluster.
@@ -87,6 +118,9 @@ pub struct Scenario {
     /// Free words to select by.
     #[serde(default)]
     pub tags: Vec<String>,
+    /// The worlds it is played in.
+    #[serde(default)]
+    pub clock: Worlds,
     /// Capabilities without which it is skipped.
     #[serde(default)]
     pub requires: Vec<Capability>,

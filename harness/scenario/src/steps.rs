@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::{
     Span,
-    asserts::{Checkpoint, Eventually, Exactly, Holds, Leak, LogMatch, RpcCount, StatusIs},
+    asserts::{Checkpoint, Elapsed, Eventually, Exactly, Holds, Leak, LogMatch, RpcCount, StatusIs},
 };
 
 /// One step.
@@ -42,6 +42,8 @@ pub enum Step {
     Checkpoint(Checkpoint),
     /// Demands that a remembered field has not changed.
     Unchanged(String),
+    /// Measures the time between two moments of the run log.
+    Elapsed(Elapsed),
     /// Counts calls at the seams by `<lane>.<method>`.
     Rpc(BTreeMap<String, RpcCount>),
     /// Demands that nothing is left of deleted Pods on any node.

@@ -21,6 +21,7 @@ mod process;
 pub mod spec;
 mod state;
 mod telemetry;
+pub mod world;
 mod zygote;
 
 pub use capsule::control::Control;

@@ -5,6 +5,10 @@
 #![deny(missing_docs)]
 
 mod archive;
+/// The shell's grammar, as the test program itself reads it: for those who run its programs without a process.
+#[path = "../workload/parse.rs"]
+#[expect(missing_docs, reason = "written for the program, which documents what is not plain")]
+pub mod grammar;
 mod image;
 
 pub use archive::ArchiveError;

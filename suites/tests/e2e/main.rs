@@ -4,7 +4,10 @@
 use std::{path::PathBuf, sync::Arc};
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use podlab_runner::{Outcome, PlayOptions, play, suite};
+use podlab_runner::{
+    Outcome, PlayOptions, play,
+    suite::{self, World},
+};
 use podlab_testbed::Zygote;
 
 fn root() -> PathBuf {
@@ -29,17 +32,26 @@ fn main() -> std::process::ExitCode {
             return std::process::ExitCode::from(2);
         }
     };
-    let trials = scenarios.into_iter().map(|s| {
+    let trials = scenarios.into_iter().flat_map(|s| {
         let zygote = zygote.clone();
-        Trial::test(s.name.clone(), move || judge(&zygote, &s))
+        s.worlds(None).into_iter().map(move |world| {
+            let (zygote, s) = (zygote.clone(), s.clone());
+            Trial::test(s.trial_name(world), move || judge(&zygote, &s, world))
+        })
     });
     libtest_mimic::run(&arguments, trials.collect()).exit_code()
 }
 
-fn judge(zygote: &Zygote, s: &suite::Ready) -> Result<(), Failed> {
+/// In whichever world: a scenario that is played in both has one snapshot, so its two timelines are the same.
+fn judge(zygote: &Zygote, s: &suite::Ready, world: World) -> Result<(), Failed> {
     let options = PlayOptions { out: root().join("target/reports/suite"), seed: 0 };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let trial = runtime.block_on(play(zygote, &s.name, &s.path, &s.scenario, &options));
+    let trial = match world {
+        World::Virtual => s.play_virtual(&options),
+        World::Real => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(play(zygote, &s.name, &s.path, &s.scenario, &options))
+        }
+    };
     match &trial.outcome {
         Outcome::Passed => {}
         Outcome::Failed(f) => return Err(format!("{}: {}\n{}", f.step, f.why, f.context).into()),

@@ -58,9 +58,7 @@ impl ApiServer {
             let listener = tokio::net::TcpListener::from_std(listener)?;
             loops.spawn(accept(self.clone(), listener, acceptor.clone(), tracker.clone(), shutdown.clone()));
         }
-        loops.spawn(self.clone().expire_events(shutdown.clone()));
-        loops.spawn(self.clone().recount_quotas(shutdown.clone()));
-        loops.spawn(self.clone().keep_kubernetes_service(shutdown.clone()));
+        loops.spawn(self.clone().upkeep(shutdown.clone()));
         while loops.join_next().await.is_some() {}
         tracker.close();
         if self.clock.timeout(DRAIN, tracker.wait()).await.is_none() {

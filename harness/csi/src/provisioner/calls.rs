@@ -1,6 +1,6 @@
 //! What is asked of the driver and written to the API for one claim or volume.
 
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use podlab_api::{
     ApiError,
@@ -12,7 +12,7 @@ use podlab_client::{
     events::{EventType, reference},
 };
 use serde_json::json;
-use tonic::{Code, Request, Status, transport::Channel};
+use tonic::{Code, Request, Status};
 
 use super::{Shared, Work, access_mode, objects};
 use crate::v1::{
@@ -49,13 +49,32 @@ fn text(s: &Status) -> String {
     format!("rpc error: code = {:?} desc = {}", s.code(), s.message())
 }
 
-/// A driver that has answered.
-#[derive(Debug, Clone)]
-pub(super) struct Driver {
-    pub(super) name: String,
-    pub(super) topology: BTreeMap<String, String>,
-    controller: ControllerClient<Channel>,
+/// Who and where a driver is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DriverIdentity {
+    /// The name it answers to.
+    pub name: String,
+    /// Topology segments of its node.
+    pub topology: BTreeMap<String, String>,
 }
+
+/// What the provisioner asks of a driver. Dropping a call midway leaves it unknown whether it took effect; all of them
+/// may be repeated.
+#[tonic::async_trait]
+pub trait DriverCalls: Send + Sync + std::fmt::Debug + 'static {
+    /// Who answers, once it is ready.
+    async fn identity(&self) -> Result<DriverIdentity, Status>;
+    /// CreateVolume.
+    async fn create_volume(&self, request: CreateVolumeRequest) -> Result<Volume, Status>;
+    /// DeleteVolume.
+    async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<(), Status>;
+    /// ControllerExpandVolume; the new size in bytes.
+    async fn expand_volume(&self, request: ControllerExpandVolumeRequest) -> Result<i64, Status>;
+}
+
+/// A driver on its socket.
+#[derive(Debug)]
+pub(super) struct DriverSocket(pub(super) PathBuf);
 
 fn within<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
@@ -63,19 +82,38 @@ fn within<T>(message: T) -> Request<T> {
     request
 }
 
-impl Driver {
-    /// Asks the driver who and where it is, and whether it is ready.
-    pub(super) async fn open(socket: &Path) -> Result<Self, CallError> {
-        let channel = crate::connect(socket)?;
+#[tonic::async_trait]
+impl DriverCalls for DriverSocket {
+    async fn identity(&self) -> Result<DriverIdentity, Status> {
+        let channel = crate::connect(&self.0)?;
         let mut identity = IdentityClient::new(channel.clone());
         let name = identity.get_plugin_info(within(GetPluginInfoRequest {})).await?.into_inner().name;
         let ready = identity.probe(within(ProbeRequest {})).await?.into_inner().ready;
         if ready == Some(false) {
-            return Err(CallError::Refused("the driver is not ready".into()));
+            return Err(Status::unavailable("the driver is not ready"));
         }
-        let info = NodeClient::new(channel.clone()).node_get_info(within(NodeGetInfoRequest {})).await?.into_inner();
+        let info = NodeClient::new(channel).node_get_info(within(NodeGetInfoRequest {})).await?.into_inner();
         let topology = info.accessible_topology.map(|t| t.segments).unwrap_or_default();
-        Ok(Self { name, topology, controller: ControllerClient::new(channel) })
+        Ok(DriverIdentity { name, topology })
+    }
+
+    async fn create_volume(&self, request: CreateVolumeRequest) -> Result<Volume, Status> {
+        let made = self.controller()?.create_volume(within(request)).await?.into_inner().volume;
+        Ok(made.unwrap_or_default())
+    }
+
+    async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<(), Status> {
+        self.controller()?.delete_volume(within(request)).await.map(drop)
+    }
+
+    async fn expand_volume(&self, request: ControllerExpandVolumeRequest) -> Result<i64, Status> {
+        Ok(self.controller()?.controller_expand_volume(within(request)).await?.into_inner().capacity_bytes)
+    }
+}
+
+impl DriverSocket {
+    fn controller(&self) -> Result<ControllerClient<tonic::transport::Channel>, Status> {
+        Ok(ControllerClient::new(crate::connect(&self.0)?))
     }
 }
 
@@ -196,10 +234,10 @@ impl Shared {
             }),
             ..CreateVolumeRequest::default()
         };
-        let made = self.driver.controller.clone().create_volume(within(request)).await?.into_inner().volume;
-        let made = made
-            .filter(|v| !v.volume_id.is_empty())
-            .ok_or_else(|| CallError::Refused("the driver named no volume".into()))?;
+        let made = self.driver.create_volume(request).await?;
+        if made.volume_id.is_empty() {
+            return Err(CallError::Refused("the driver named no volume".into()));
+        }
         if made.capacity_bytes > 0 && made.capacity_bytes < wanted {
             self.remove(&made.volume_id).await?;
             let why = format!("created volume capacity {} less than requested capacity {wanted}", made.capacity_bytes);
@@ -210,7 +248,7 @@ impl Shared {
 
     async fn remove(&self, volume_id: &str) -> Result<(), Status> {
         let request = DeleteVolumeRequest { volume_id: volume_id.to_owned(), ..DeleteVolumeRequest::default() };
-        self.driver.controller.clone().delete_volume(within(request)).await.map(drop)
+        self.driver.delete_volume(request).await
     }
 
     /// Removes the volume behind a released object, then the object.
@@ -266,8 +304,8 @@ impl Shared {
             capacity_range: Some(CapacityRange { required_bytes: objects::requested(&claim), limit_bytes: 0 }),
             ..ControllerExpandVolumeRequest::default()
         };
-        let grown = match self.driver.controller.clone().controller_expand_volume(within(request)).await {
-            Ok(answer) => answer.into_inner(),
+        let grown = match self.driver.expand_volume(request).await {
+            Ok(bytes) => bytes,
             Err(status) => {
                 let note =
                     format!("resize volume \"{pv}\" by resizer \"{}\" failed: {}", self.config.driver, text(&status));
@@ -275,7 +313,7 @@ impl Shared {
                 return Err(status.into());
             }
         };
-        let size = objects::binary(grown.capacity_bytes);
+        let size = objects::binary(grown);
         volumes.patch(&pv, &PatchKind::Merge, &json!({"spec": {"capacity": {"storage": size}}})).await?;
         claims.patch_status(name, &PatchKind::Merge, &json!({"status": {"capacity": {"storage": size}}})).await?;
         self.events.event(reference(&claim), EventType::Normal, "VolumeResizeSuccessful", "Resize volume succeeded");

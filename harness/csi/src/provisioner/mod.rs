@@ -26,7 +26,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use calls::{CallError, Driver};
+use calls::{CallError, DriverSocket};
+pub use calls::{DriverCalls, DriverIdentity};
 use objects::Mine;
 pub use objects::access_mode;
 
@@ -58,6 +59,7 @@ pub struct Provisioner {
     client: Client,
     clock: Clock,
     rng: Rng,
+    driver: Arc<dyn DriverCalls>,
 }
 
 /// One thing to do.
@@ -75,7 +77,7 @@ type Retries = BTreeMap<Work, (Mono, Duration)>;
 struct Shared {
     config: ProvisionerConfig,
     client: Client,
-    driver: Driver,
+    driver: Arc<dyn DriverCalls>,
     events: EventRecorder,
     mine: Mine,
 }
@@ -83,7 +85,19 @@ struct Shared {
 impl Provisioner {
     /// A provisioner on an API.
     pub fn new(config: ProvisionerConfig, client: Client, clock: Clock, rng: Rng) -> Self {
-        Self { config, client, clock, rng }
+        let driver = Arc::new(DriverSocket(config.socket.clone()));
+        Self { config, client, clock, rng, driver }
+    }
+
+    /// A provisioner for a driver that is reached otherwise than by a socket.
+    pub fn over(
+        driver: Arc<dyn DriverCalls>,
+        config: ProvisionerConfig,
+        client: Client,
+        clock: Clock,
+        rng: Rng,
+    ) -> Self {
+        Self { config, client, clock, rng, driver }
     }
 
     /// Waits for the driver, then provisions until `shutdown`. A call cut off by it is repeated by the next provisioner.
@@ -92,7 +106,7 @@ impl Provisioner {
     }
 
     async fn follow(&self, shutdown: &CancellationToken) {
-        let Some(driver) = self.wait_for_driver().await else { return shutdown.cancelled().await };
+        let Some(identity) = self.wait_for_driver().await else { return shutdown.cancelled().await };
         let mut tasks = JoinSet::new();
         let component = format!("{}_{}_{}", self.config.driver, self.config.node, self.rng.uuid());
         let rng = self.rng.fork("events");
@@ -112,24 +126,22 @@ impl Provisioner {
         claims.wait_synced().await;
         volumes.wait_synced().await;
         classes.wait_synced().await;
-        let mine = Mine {
-            driver: self.config.driver.clone(),
-            node: self.config.node.clone(),
-            topology: driver.topology.clone(),
-        };
+        let mine =
+            Mine { driver: self.config.driver.clone(), node: self.config.node.clone(), topology: identity.topology };
+        let driver = self.driver.clone();
         let shared =
             Arc::new(Shared { config: self.config.clone(), client: self.client.clone(), driver, events, mine });
         self.work(&shared, (&claims, &volumes, &classes), &wake).await;
     }
 
     /// The driver, once it answers under its name and is ready; `None` when another one answers.
-    async fn wait_for_driver(&self) -> Option<Driver> {
+    async fn wait_for_driver(&self) -> Option<DriverIdentity> {
         loop {
-            match Driver::open(&self.config.socket).await {
-                Ok(driver) if driver.name == self.config.driver => return Some(driver),
-                Ok(driver) => {
+            match self.driver.identity().await {
+                Ok(found) if found.name == self.config.driver => return Some(found),
+                Ok(found) => {
                     tracing::error!(
-                        found = driver.name,
+                        found = found.name,
                         expected = self.config.driver,
                         "another driver answers; nothing is provisioned"
                     );
@@ -169,6 +181,7 @@ impl Provisioner {
             let next = retries.iter().filter(|(w, _)| !in_flight.contains(w)).map(|(_, (at, _))| *at).min();
             let until = next.unwrap_or_else(|| now.after(Duration::from_secs(60)));
             tokio::select! {
+                biased;
                 () = wake.notified() => {}
                 Some(Ok((work, result))) = running.join_next(), if !running.is_empty() => {
                     in_flight.retain(|w| *w != work);

@@ -201,6 +201,20 @@ pub struct KubeletConfig {
     pub register_node: bool,
     /// Whether CPU limits are enforced.
     pub cpu_cfs_quota: bool,
+    /// A fault put in on purpose, for tests of what is to find it.
+    #[doc(hidden)]
+    pub mutant: Mutant,
+}
+
+/// Faults that can be put into the agent on purpose, to see that a search finds them. Nothing but such a test sets one.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mutant {
+    /// None.
+    #[default]
+    Sound,
+    /// An agent that starts takes no notice of the containers its predecessor left.
+    ForgetsWhatRuns,
 }
 
 impl KubeletConfig {
@@ -251,6 +265,7 @@ impl KubeletConfig {
             sync_period: podlab_lifecycle::worker::RESYNC,
             register_node: true,
             cpu_cfs_quota: true,
+            mutant: Mutant::Sound,
         }
     }
 

@@ -33,6 +33,16 @@ pub enum CsiError {
     NotRegistered(String),
 }
 
+impl CsiError {
+    /// The gRPC code.
+    pub fn code(&self) -> tonic::Code {
+        match self {
+            Self::Rpc { code, .. } => *code,
+            Self::NotRegistered(_) => tonic::Code::NotFound,
+        }
+    }
+}
+
 impl From<tonic::Status> for CsiError {
     fn from(s: tonic::Status) -> Self {
         Self::Rpc { code: s.code(), message: s.message().to_owned() }

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     path::{Component, Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -32,9 +32,23 @@ struct Node {
 struct State {
     files: BTreeMap<PathBuf, Node>,
     mounts: BTreeSet<PathBuf>,
+    /// Where bound paths lead.
+    binds: BTreeMap<PathBuf, PathBuf>,
+    boot_id: Option<String>,
     cgroups: BTreeMap<String, PodCgroupLimits>,
     used: BTreeMap<String, CgroupStats>,
     pids: (u64, u64),
+}
+
+/// What answers probes of a machine in memory. Errors are Go's text.
+#[async_trait]
+pub trait Dialer: Send + Sync {
+    /// One HTTP GET.
+    async fn http_get(&self, probe: &HttpProbe, timeout: Duration) -> Result<HttpAnswer, String>;
+    /// One TCP connection.
+    async fn tcp_dial(&self, host: &str, port: u16, timeout: Duration) -> Result<(), String>;
+    /// One gRPC health check.
+    async fn grpc_health(&self, host: &str, port: u16, service: &str, timeout: Duration) -> Result<Health, String>;
 }
 
 /// A machine in memory.
@@ -42,6 +56,7 @@ pub struct MemoryHost {
     clock: Clock,
     machine: Machine,
     state: Mutex<State>,
+    dialer: OnceLock<Arc<dyn Dialer>>,
     disk: Mutex<Box<dyn Fn() -> DiskStats + Send>>,
     /// Counts changes of files, for those who watch.
     revision: watch::Sender<u64>,
@@ -75,12 +90,41 @@ impl MemoryHost {
         let host = Self {
             clock,
             machine,
+            dialer: OnceLock::new(),
             state: Mutex::new(State { pids: (32_768, 100), ..State::default() }),
             disk: Mutex::new(Box::new(move || disk)),
             revision: watch::Sender::new(0),
         };
         host.put(Path::new("/"), FileKind::Dir, 0o755, Vec::new(), PathBuf::new());
         Arc::new(host)
+    }
+
+    /// Lets somebody answer its probes; the first one told does.
+    pub fn dial_by(&self, dialer: Arc<dyn Dialer>) {
+        let _ = self.dialer.set(dialer);
+    }
+
+    /// Adds to the end of a file, which is made when absent; without its directory nothing happens.
+    pub fn append(&self, path: &Path, bytes: &[u8]) {
+        let Ok(path) = self.resolve(path, true) else { return };
+        let mut state = self.state.lock();
+        if let Some(n) = state.files.get_mut(&path) {
+            n.bytes.extend_from_slice(bytes);
+        } else if path.parent().is_some_and(|p| state.files.contains_key(p)) {
+            drop(state);
+            self.put(&path, FileKind::File, 0o644, bytes.to_vec(), PathBuf::new());
+        }
+    }
+
+    /// What a power loss leaves: the disk. Mounts, cgroups and what lay under `/run` are gone, and the boot id is another.
+    pub fn power_off(&self, boot_id: &str) {
+        let mut state = self.state.lock();
+        let tmpfs: Vec<PathBuf> = state.mounts.iter().filter(|m| !state.binds.contains_key(*m)).cloned().collect();
+        state.files.retain(|p, _| !p.starts_with("/run/") && !tmpfs.iter().any(|m| p != m && p.starts_with(m)));
+        state.mounts.clear();
+        state.binds.clear();
+        state.cgroups.clear();
+        state.boot_id = Some(boot_id.to_owned());
     }
 
     /// Mount points there are.
@@ -152,6 +196,9 @@ impl MemoryHost {
                     rest.extend(n.target.components().rev().map(|c| PathBuf::from(c.as_os_str())));
                 }
                 _ => at = next,
+            }
+            if let Some(source) = state.binds.get(&at) {
+                at.clone_from(source);
             }
         }
         Err(io::Error::other("too many links"))
@@ -266,9 +313,10 @@ impl Host for MemoryHost {
     }
 
     fn remove_tree(&self, path: &Path) -> io::Result<()> {
+        let asked = path.to_owned();
         let path = self.resolve(path, false)?;
         let mut state = self.state.lock();
-        if state.mounts.iter().any(|m| m.starts_with(&path)) {
+        if state.mounts.iter().any(|m| m.starts_with(&asked) || m.starts_with(&path)) {
             return Err(io::Error::other(format!("{} still has mounts below it", path.display())));
         }
         state.files.retain(|p, _| !p.starts_with(&path));
@@ -294,20 +342,30 @@ impl Host for MemoryHost {
 
     fn bind_mount(&self, source: &Path, target: &Path) -> io::Result<()> {
         self.node(source, true)?;
-        self.state.lock().mounts.insert(target.to_owned());
+        let source = self.resolve(source, true)?;
+        let mut state = self.state.lock();
+        state.mounts.insert(target.to_owned());
+        state.binds.insert(target.to_owned(), source);
         Ok(())
     }
 
     fn bind_subpath(&self, base: &Path, relative: &Path, target: &Path, mode: u32) -> io::Result<()> {
-        self.create_dir_all(&base.join(relative), mode)?;
-        self.create_dir_all(target, 0o750)?;
-        self.state.lock().mounts.insert(target.to_owned());
-        Ok(())
+        let source = base.join(relative);
+        if self.stat(&source).is_err() {
+            self.create_dir_all(&source, mode)?;
+        }
+        if self.stat(&source)?.kind == FileKind::Dir {
+            self.create_dir_all(target, 0o750)?;
+        } else if let Some(dir) = target.parent() {
+            self.create_dir_all(dir, 0o750)?;
+            self.put(target, FileKind::File, 0o640, Vec::new(), PathBuf::new());
+        }
+        self.bind_mount(&source, target)
     }
 
     fn unmount(&self, target: &Path) -> io::Result<()> {
         let mut state = self.state.lock();
-        if state.mounts.remove(target) {
+        if state.mounts.remove(target) && state.binds.remove(target).is_none() {
             // What lay on the mount is gone with it.
             state.files.retain(|p, _| p == target || !p.starts_with(target));
         }
@@ -344,7 +402,8 @@ impl Host for MemoryHost {
     }
 
     fn machine(&self) -> Machine {
-        self.machine.clone()
+        let boot_id = self.state.lock().boot_id.clone();
+        Machine { boot_id: boot_id.unwrap_or_else(|| self.machine.boot_id.clone()), ..self.machine.clone() }
     }
 
     fn disk(&self, _path: &Path) -> io::Result<DiskStats> {
@@ -361,15 +420,24 @@ impl Host for MemoryHost {
         Box::new(Watched { clock: self.clock, revision: self.revision.subscribe() })
     }
 
-    async fn http_get(&self, probe: &HttpProbe, _timeout: Duration) -> Result<HttpAnswer, String> {
-        Err(format!("dial tcp {}:{}: connect: connection refused", probe.host, probe.port))
+    async fn http_get(&self, probe: &HttpProbe, timeout: Duration) -> Result<HttpAnswer, String> {
+        match self.dialer.get() {
+            Some(d) => d.http_get(probe, timeout).await,
+            None => Err(format!("dial tcp {}:{}: connect: connection refused", probe.host, probe.port)),
+        }
     }
 
-    async fn tcp_dial(&self, host: &str, port: u16, _timeout: Duration) -> Result<(), String> {
-        Err(format!("dial tcp {host}:{port}: connect: connection refused"))
+    async fn tcp_dial(&self, host: &str, port: u16, timeout: Duration) -> Result<(), String> {
+        match self.dialer.get() {
+            Some(d) => d.tcp_dial(host, port, timeout).await,
+            None => Err(format!("dial tcp {host}:{port}: connect: connection refused")),
+        }
     }
 
-    async fn grpc_health(&self, host: &str, port: u16, _service: &str, _timeout: Duration) -> Result<Health, String> {
-        Err(format!("dial tcp {host}:{port}: connect: connection refused"))
+    async fn grpc_health(&self, host: &str, port: u16, service: &str, timeout: Duration) -> Result<Health, String> {
+        match self.dialer.get() {
+            Some(d) => d.grpc_health(host, port, service, timeout).await,
+            None => Err(format!("dial tcp {host}:{port}: connect: connection refused")),
+        }
     }
 }

@@ -6,6 +6,6 @@ mod images;
 mod runtime;
 mod script;
 
-pub use host::MemoryHost;
+pub use host::{Dialer, MemoryHost};
 pub use runtime::MemoryRuntime;
 pub use script::{ExecScript, ImageScript, Script, Usage};

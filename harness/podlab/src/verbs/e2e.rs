@@ -26,6 +26,7 @@ pub(crate) struct Options {
     pub(crate) jobs: usize,
     pub(crate) seed: u64,
     pub(crate) rounds: u32,
+    pub(crate) world: Option<suite::World>,
 }
 
 /// Reads scenarios; every unusable file is named before anything starts.
@@ -61,8 +62,17 @@ pub(crate) fn run(o: &Options) -> Result<ExitCode> {
     if scenarios.is_empty() {
         bail!("no scenario in {} has {:?} in its name", o.scenarios.display(), o.filter);
     }
-    check_host()?;
-    let zygote = Arc::new(Zygote::start().context("prepare to fork")?);
+    let worlds = |s: &suite::Ready| s.worlds(o.world).into_iter().map(|w| (s.clone(), w)).collect::<Vec<_>>();
+    let scenarios: Vec<(suite::Ready, suite::World)> = scenarios.iter().flat_map(worlds).collect();
+    if scenarios.is_empty() {
+        bail!("no scenario with {:?} in its name is played in that world", o.filter);
+    }
+    let zygote = if scenarios.iter().any(|(_, w)| *w == suite::World::Real) {
+        check_host()?;
+        Some(Arc::new(Zygote::start().context("prepare to fork")?))
+    } else {
+        None
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -82,7 +92,7 @@ pub(crate) fn run(o: &Options) -> Result<ExitCode> {
     Ok(ExitCode::from(worst))
 }
 
-async fn play(zygote: &Arc<Zygote>, scenarios: Vec<suite::Ready>, o: &Options) -> Run {
+async fn play(zygote: &Option<Arc<Zygote>>, scenarios: Vec<(suite::Ready, suite::World)>, o: &Options) -> Run {
     let clock = Clock::real();
     let start = clock.now();
     let bar = ProgressBar::new(u64::try_from(scenarios.len()).unwrap_or(0));

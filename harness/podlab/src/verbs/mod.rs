@@ -4,6 +4,7 @@ mod author;
 mod cluster;
 mod e2e;
 mod enter;
+mod explore;
 mod image;
 mod node;
 mod plugin;
@@ -12,7 +13,9 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use crate::cli::{Cli, Verb};
+use podlab_runner::suite;
+
+use crate::cli::{Cli, Verb, World};
 
 /// Runs a verb.
 pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
@@ -30,9 +33,16 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::Enter { name, node, command } => enter::enter(&name.name, &node, &command),
         Verb::Node { action } => node::act(action),
         Verb::Image { action } => image::act(action),
-        Verb::E2e { filter, scenarios, out, jobs, seed, rounds } => {
-            let options = e2e::Options { filter, scenarios, out, jobs, seed, rounds };
+        Verb::E2e { filter, scenarios, out, jobs, seed, rounds, world } => {
+            let world = world.map(|w| match w {
+                World::Real => suite::World::Real,
+                World::Virtual => suite::World::Virtual,
+            });
+            let options = e2e::Options { filter, scenarios, out, jobs, seed, rounds, world };
             e2e::run(&options)
+        }
+        Verb::Explore { scenario, scenarios, runs, seed, jobs, out, mutant } => {
+            explore::run(&explore::Options { scenario, scenarios, runs, seed, jobs, out, mutant })
         }
         Verb::Lint { scenarios } => e2e::lint(&scenarios),
         Verb::Schema => author::schema(),

@@ -16,6 +16,8 @@ use nix::sched::{CloneFlags, unshare};
 use podlab_clock::Clock;
 use podlab_cri::init::{Init, InitConfig};
 
+pub(crate) use network::CniTap;
+
 use crate::{
     capsule::{Capsule, network as links},
     cgroup, process,

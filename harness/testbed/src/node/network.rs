@@ -12,13 +12,13 @@ use super::tap::{Injected, Tap};
 
 /// A network with a tap in front.
 #[derive(Debug)]
-pub(super) struct CniTap<N> {
+pub(crate) struct CniTap<N> {
     inner: N,
     tap: Tap,
 }
 
 impl<N: NetworkPlugin> CniTap<N> {
-    pub(super) fn new(inner: N, plan: Arc<Plan>, recorder: &Recorder, clock: Clock) -> Self {
+    pub(crate) fn new(inner: N, plan: Arc<Plan>, recorder: &Recorder, clock: Clock) -> Self {
         Self { inner, tap: Tap::new(plan, recorder.lane(Lane::Cni), clock) }
     }
 

@@ -52,7 +52,10 @@ impl Tap {
             Effect::DropReply { msg } => {
                 real.await.and_then(|_| Err(failed(Injected { code: UNAVAILABLE, message: msg, made: true })))
             }
-            Effect::Delay { .. } => real.await,
+            Effect::Hang => std::future::pending().await,
+            // An agent among real processes is killed from outside: a scenario with this effect is played in the virtual
+            // world alone.
+            Effect::Delay { .. } | Effect::CrashAt { .. } => real.await,
         }
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 ///
 /// # Errors
 /// The API's, but not that an object exists.
-pub(super) async fn create(client: &Client) -> Result<(), ApiError> {
+pub(crate) async fn create(client: &Client) -> Result<(), ApiError> {
     ensure::<storage::CSIDriver>(client, json!({"metadata": {"name": driver::NAME},
         "spec": {"attachRequired": false, "podInfoOnMount": false, "fsGroupPolicy": "File", "volumeLifecycleModes": ["Persistent"]}}))
     .await?;

@@ -25,7 +25,7 @@ pub(super) fn server(client: &Client, clock: Clock) -> std::io::Result<Dns> {
 }
 
 /// Makes the Service at the tenth address of the range, with the server as its endpoint. Twice is once.
-pub(super) async fn ensure_service(client: &Client) -> Result<(), Failure> {
+pub(crate) async fn ensure_service(client: &Client) -> Result<(), Failure> {
     let service: Service = serde_json::from_value(json!({
         "metadata": {"name": NAME, "namespace": NAMESPACE, "labels": {"k8s-app": NAME, "kubernetes.io/name": "CoreDNS"}},
         "spec": {"clusterIP": address::DNS_SERVICE, "ports": [

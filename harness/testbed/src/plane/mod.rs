@@ -1,8 +1,8 @@
 //! The plane: API server with its store, scheduler, controllers, registries and cluster DNS in one process of the
 //! capsule. It may be killed and comes back with what it had acknowledged.
 
-mod defaults;
-mod dns;
+pub(crate) mod defaults;
+pub(crate) mod dns;
 mod local_api;
 mod publish;
 
@@ -29,7 +29,7 @@ use crate::{
 };
 pub use local_api::LocalApi;
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// The body of the plane, in a fresh child of capsule init.
 pub(crate) fn main(capsule: &Capsule) -> i32 {

@@ -1,0 +1,226 @@
+//! What the runner needs of a cluster, whichever world it is in: a client, a clock, the run log, and hands on its nodes.
+
+use async_trait::async_trait;
+use podlab_api::ApiError;
+use podlab_client::{Client, http::HttpApi, kubeconfig};
+use podlab_clock::Clock;
+use podlab_scenario::{AgentAction, Leak, NodeAction};
+use podlab_testbed::{AgentCommand, Cluster, world::VirtualCluster};
+use podlab_timeline::{Entry, Recorder, fold::read_log};
+
+use crate::{
+    exec::{self, Output},
+    leaks,
+    steps::{StepError, chain},
+};
+
+/// A booted cluster. Methods that act return when it is done; dropping one midway may leave its effect half done.
+#[async_trait]
+pub(crate) trait Backend: Send + Sync {
+    /// Time there.
+    fn clock(&self) -> Clock;
+    /// A client with all rights.
+    fn client(&self) -> Client;
+    /// The run log, to write to.
+    fn recorder(&self) -> Recorder;
+    /// The run log so far.
+    fn entries(&self) -> Result<Vec<Entry>, StepError>;
+    /// Acts on a node's agent.
+    async fn agent(&self, action: &AgentAction) -> Result<(), StepError>;
+    /// Acts on a node.
+    async fn node(&self, action: &NodeAction) -> Result<(), StepError>;
+    /// Runs a command in a container.
+    async fn exec(
+        &self,
+        namespace: &str,
+        pod: &str,
+        container: Option<&str>,
+        command: &[String],
+    ) -> Result<Output, ApiError>;
+    /// A container's log.
+    async fn logs(
+        &self,
+        namespace: &str,
+        pod: &str,
+        container: Option<&str>,
+        previous: bool,
+    ) -> Result<String, ApiError>;
+    /// What of these kinds is on the nodes, one line a thing.
+    fn leaks(&self, kinds: &[Leak]) -> Result<Vec<String>, StepError>;
+    /// How far a measured duration may be off: nothing, unless this run was told to take its time.
+    fn slack(&self) -> std::time::Duration;
+}
+
+/// A cluster of real processes.
+pub(crate) struct RealBackend<'a> {
+    cluster: &'a Cluster,
+    client: Client,
+    api: HttpApi,
+    recorder: Recorder,
+}
+
+impl<'a> RealBackend<'a> {
+    /// Connects to a booted cluster.
+    pub(crate) fn new(cluster: &'a Cluster) -> Result<Self, String> {
+        let access = kubeconfig::load(&cluster.kubeconfig()).map_err(|e| chain(&e))?;
+        let api = HttpApi::new(&access).map_err(|e| chain(&e))?;
+        let client = cluster.client().map_err(|e| chain(&e))?;
+        let recorder = Recorder::to_file(&cluster.run_log(), Clock::real()).map_err(|e| chain(&e))?;
+        Ok(Self { cluster, client, api, recorder })
+    }
+}
+
+#[async_trait]
+impl Backend for RealBackend<'_> {
+    fn clock(&self) -> Clock {
+        Clock::real()
+    }
+
+    fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    fn recorder(&self) -> Recorder {
+        self.recorder.clone()
+    }
+
+    fn entries(&self) -> Result<Vec<Entry>, StepError> {
+        read_log(&self.cluster.run_log()).map_err(|e| StepError::Broken(chain(&e)))
+    }
+
+    async fn agent(&self, action: &AgentAction) -> Result<(), StepError> {
+        match action {
+            AgentAction::Kill(n) => self.cluster.agent(n, AgentCommand::Kill)?,
+            AgentAction::Stop(n) => self.cluster.agent(n, AgentCommand::Stop)?,
+            AgentAction::Start(n) => self.cluster.agent(n, AgentCommand::Start)?,
+            AgentAction::Restart(n) => {
+                self.cluster.agent(n, AgentCommand::Kill)?;
+                self.cluster.agent(n, AgentCommand::Start)?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn node(&self, action: &NodeAction) -> Result<(), StepError> {
+        let request = match action {
+            NodeAction::Crash(n) => format!("crash {n}"),
+            NodeAction::Boot(n) => format!("boot {n}"),
+        };
+        self.cluster.control(&request)?;
+        Ok(())
+    }
+
+    async fn exec(
+        &self,
+        namespace: &str,
+        pod: &str,
+        container: Option<&str>,
+        command: &[String],
+    ) -> Result<Output, ApiError> {
+        exec::exec(&self.api, namespace, pod, container, command).await
+    }
+
+    async fn logs(
+        &self,
+        namespace: &str,
+        pod: &str,
+        container: Option<&str>,
+        previous: bool,
+    ) -> Result<String, ApiError> {
+        exec::logs(&self.api, namespace, pod, container, previous).await
+    }
+
+    fn leaks(&self, kinds: &[Leak]) -> Result<Vec<String>, StepError> {
+        Ok(leaks::find(self.cluster, kinds)?)
+    }
+
+    fn slack(&self) -> std::time::Duration {
+        std::time::Duration::ZERO
+    }
+}
+
+/// A cluster of the virtual world.
+pub(crate) struct VirtualBackend {
+    pub(crate) cluster: VirtualCluster,
+    pub(crate) slack: std::time::Duration,
+}
+
+fn unknown(e: podlab_testbed::world::WorldError) -> StepError {
+    StepError::Broken(e.to_string())
+}
+
+#[async_trait]
+impl Backend for VirtualBackend {
+    fn clock(&self) -> Clock {
+        self.cluster.clock()
+    }
+
+    fn client(&self) -> Client {
+        self.cluster.client()
+    }
+
+    fn recorder(&self) -> Recorder {
+        self.cluster.recorder()
+    }
+
+    fn entries(&self) -> Result<Vec<Entry>, StepError> {
+        Ok(self.cluster.entries())
+    }
+
+    async fn agent(&self, action: &AgentAction) -> Result<(), StepError> {
+        match action {
+            AgentAction::Kill(n) => self.cluster.kill_agent(n),
+            AgentAction::Stop(n) => self.cluster.stop_agent(n).await,
+            AgentAction::Start(n) => self.cluster.start_agent(n),
+            AgentAction::Restart(n) => self.cluster.kill_agent(n).and_then(|()| self.cluster.start_agent(n)),
+        }
+        .map_err(unknown)
+    }
+
+    async fn node(&self, action: &NodeAction) -> Result<(), StepError> {
+        match action {
+            NodeAction::Crash(n) => self.cluster.crash_node(n),
+            NodeAction::Boot(n) => self.cluster.boot_node(n),
+        }
+        .map_err(unknown)
+    }
+
+    async fn exec(
+        &self,
+        namespace: &str,
+        pod: &str,
+        container: Option<&str>,
+        command: &[String],
+    ) -> Result<Output, ApiError> {
+        let out = self.cluster.exec(namespace, pod, container, command).await?;
+        Ok(Output { code: out.exit_code, text: out.combined(), error: String::new() })
+    }
+
+    async fn logs(
+        &self,
+        namespace: &str,
+        pod: &str,
+        container: Option<&str>,
+        previous: bool,
+    ) -> Result<String, ApiError> {
+        self.cluster.logs(namespace, pod, container, previous).await
+    }
+
+    fn leaks(&self, kinds: &[Leak]) -> Result<Vec<String>, StepError> {
+        let mut found = Vec::new();
+        for kind in kinds {
+            // A Pod's namespace and link come and go with its address here.
+            let things = match kind {
+                Leak::Ips | Leak::Netns | Leak::Links => self.cluster.leaked_ips(),
+                Leak::Sandboxes => self.cluster.leaked_sandboxes(),
+                Leak::Cgroups => self.cluster.leaked_cgroups(),
+            };
+            found.extend(things.into_iter().map(|(node, t)| format!("{node}: {kind:?} {t}")));
+        }
+        Ok(found)
+    }
+
+    fn slack(&self) -> std::time::Duration {
+        self.slack
+    }
+}
