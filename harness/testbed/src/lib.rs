@@ -27,6 +27,7 @@ pub use capsule::control::Control;
 pub use cluster::{Cluster, ClusterError, ClusterInfo, copy_kubeconfig, is_ready};
 pub use host::{Fingerprint, Lack, diagnose};
 pub use inside::NodeInside;
+pub use podlab_kubelet::ConfigFileError;
 pub use plane::LocalApi;
 pub use podlab_api::{parse_milli, parse_quantity};
 pub use podlab_cri::init::AgentCommand;
@@ -42,6 +43,14 @@ pub use zygote::Zygote;
 pub fn early_main() -> std::io::Result<Zygote> {
     answer_as_cni_plugin();
     Zygote::start()
+}
+
+/// Tries a cluster's configuration of node agents; returns the names of fields that change nothing here.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_kubelet(spec: &ClusterSpec) -> Result<Vec<&'static str>, ConfigFileError> {
+    node::configure(&mut podlab_kubelet::KubeletConfig::new("", Vec::new()), spec)
 }
 
 /// Runs and exits when this program was exec'ed under the name of a bundled CNI plugin.

@@ -9,6 +9,7 @@ mod rootfs;
 
 use std::{io, os::fd::OwnedFd, path::PathBuf};
 
+pub(crate) use components::configure;
 use nix::sched::{CloneFlags, unshare};
 use podlab_clock::Clock;
 use podlab_cri::init::{Init, InitConfig};
