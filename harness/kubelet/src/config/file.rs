@@ -83,7 +83,6 @@ file! {
         pods_per_core: i64 = "podsPerCore",
         pod_pids_limit: i64 = "podPidsLimit",
         resolv_conf: String = "resolvConf",
-        cpu_cfs_quota: bool = "cpuCFSQuota",
         serialize_image_pulls: bool = "serializeImagePulls",
         max_parallel_image_pulls: usize = "maxParallelImagePulls",
         eviction_hard: Words = "evictionHard",
@@ -157,6 +156,7 @@ file! {
         hairpin_mode = "hairpinMode",
         pod_cidr = "podCIDR",
         run_once = "runOnce",
+        cpu_cfs_quota = "cpuCFSQuota",
         cpu_cfs_quota_period = "cpuCFSQuotaPeriod",
         max_open_files = "maxOpenFiles",
         content_type = "contentType",
@@ -318,7 +318,8 @@ impl KubeletConfig {
             let (_, field, kind) = known.ok_or_else(|| invalid(format!("unknown flag: --{name}")))?;
             tree.insert((*field).to_owned(), flag_value(name, *kind, value)?);
         }
-        let file: File = serde_json::from_value(Value::Object(tree)).map_err(|e| ConfigFileError::Parse(e.to_string()))?;
+        let file: File =
+            serde_json::from_value(Value::Object(tree)).map_err(|e| ConfigFileError::Parse(e.to_string()))?;
         let without_effect = file.without_effect();
         let mut next = self.clone();
         next.take(file)?;
@@ -387,7 +388,6 @@ impl KubeletConfig {
         set(&mut self.resolv_conf, f.resolv_conf.as_ref().map(PathBuf::from));
         set(&mut self.cluster_domain, f.cluster_domain.clone());
         set(&mut self.cluster_dns, f.cluster_dns.clone());
-        set(&mut self.cpu_cfs_quota, f.cpu_cfs_quota);
         set(&mut self.seccomp_default, f.seccomp_default);
         set(&mut self.register_node, f.register_node);
         set(&mut self.taints, f.register_with_taints.clone());
@@ -623,14 +623,10 @@ mod tests {
 
     #[test]
     fn flags_say_the_same_as_the_file() {
-        let (file, _) = read(
-            "maxPods: 7
-evictionHard: {memory.available: 1Gi, nodefs.available: 5%}
-serializeImagePulls: false
-             registerWithTaints: [{key: a, value: b, effect: NoSchedule}]
-systemReserved: {cpu: 50m}
-",
-        )
+        let (file, _) = read(concat!(
+            "maxPods: 7\nevictionHard: {memory.available: 1Gi, nodefs.available: 5%}\nserializeImagePulls: false\n",
+            "registerWithTaints: [{key: a, value: b, effect: NoSchedule}]\nsystemReserved: {cpu: 50m}\n",
+        ))
         .unwrap();
         let mut c = KubeletConfig::new("n", Vec::new());
         let flags = [

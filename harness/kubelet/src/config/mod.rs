@@ -201,8 +201,6 @@ pub struct KubeletConfig {
     pub sync_period: Duration,
     /// Whether the agent makes its Node itself.
     pub register_node: bool,
-    /// Whether CPU limits are enforced.
-    pub cpu_cfs_quota: bool,
 }
 
 impl KubeletConfig {
@@ -253,7 +251,6 @@ impl KubeletConfig {
             allowed_unsafe_sysctls: Vec::new(),
             sync_period: podlab_lifecycle::worker::RESYNC,
             register_node: true,
-            cpu_cfs_quota: true,
         }
     }
 

@@ -10,7 +10,9 @@ use podlab_csi::{
     provisioner::{Provisioner, ProvisionerConfig},
     registrar::Registrar,
 };
-use podlab_kubelet::{ConfigFileError, CriSocket, Deps, Kubelet, KubeletConfig, LinuxHost, PluginSockets, ServerConfig, ServerTls};
+use podlab_kubelet::{
+    ConfigFileError, CriSocket, Deps, Kubelet, KubeletConfig, LinuxHost, PluginSockets, ServerConfig, ServerTls,
+};
 use podlab_timeline::Recorder;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
