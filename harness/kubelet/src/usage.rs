@@ -57,9 +57,16 @@ pub(crate) async fn of_node(agent: &Agent) -> NodeUsage {
     let host = &agent.host;
     let image_path = image_path(agent).await;
     let nodefs = host.disk(&agent.config.root_dir).unwrap_or_default();
+    let cgroup = |path: &str| {
+        let mut used = host.cgroup_stats(path).unwrap_or_default();
+        if agent.config.disk_is_memory {
+            used.working_set = used.working_set.saturating_sub(nodefs.used);
+        }
+        used
+    };
     NodeUsage {
-        all: host.cgroup_stats("/").unwrap_or_default(),
-        pods: host.cgroup_stats("/kubepods").unwrap_or_default(),
+        all: cgroup("/"),
+        pods: cgroup("/kubepods"),
         nodefs,
         imagefs: host.disk(&image_path).unwrap_or(nodefs),
         pids: host.pids().ok(),

@@ -172,6 +172,8 @@ pub struct PodCgroupLimits {
     pub cpu_quota: Option<i64>,
     /// Bytes, set only when every container limits memory.
     pub memory: Option<i64>,
+    /// Most processes, as the node is configured.
+    pub pids: Option<i64>,
 }
 
 /// Limits of a Pod's cgroup. Source: ResourceConfigForPod.
@@ -191,5 +193,6 @@ pub fn pod_cgroup(pod: &Pod) -> PodCgroupLimits {
         cpu_shares,
         cpu_quota: all("cpu").then(|| quota(limits.get("cpu").copied().unwrap_or(0))).filter(|q| *q != 0),
         memory: all("memory").then(|| limits.get("memory").copied().unwrap_or(0)).filter(|m| *m != 0),
+        pids: None,
     }
 }

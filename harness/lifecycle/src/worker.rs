@@ -68,10 +68,10 @@ pub enum SyncOutcome {
     BackingOff(Duration),
 }
 
-/// When to run again: the base delay, times 1 to 1.5 by `jitter` in `[0, 1)`.
-pub fn requeue(outcome: SyncOutcome, jitter: f64) -> Duration {
+/// When to run again: the base delay, times 1 to 1.5 by `jitter` in `[0, 1)`. `resync` is that of a healthy Pod.
+pub fn requeue(outcome: SyncOutcome, resync: Duration, jitter: f64) -> Duration {
     let base = match outcome {
-        SyncOutcome::Done => RESYNC,
+        SyncOutcome::Done => resync,
         SyncOutcome::NetworkNotReady => RETRY_NETWORK,
         SyncOutcome::Failed => RETRY,
         SyncOutcome::BackingOff(d) => d.min(RESYNC),
@@ -107,7 +107,7 @@ mod tests {
 
         #[test]
         fn a_requeue_stays_within_half_again_of_its_base(j in 0.0..1.0f64, secs in 0u64..1000) {
-            let d = requeue(SyncOutcome::BackingOff(Duration::from_secs(secs)), j);
+            let d = requeue(SyncOutcome::BackingOff(Duration::from_secs(secs)), RESYNC, j);
             let base = Duration::from_secs(secs.min(60));
             prop_assert!(d >= base && d <= base.mul_f64(1.5));
         }

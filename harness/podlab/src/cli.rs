@@ -209,6 +209,12 @@ pub(crate) struct Up {
     /// Password of private.registry.test.
     #[arg(long, default_value = "s3cret")]
     pub(crate) registry_password: String,
+    /// `KubeletConfiguration` file of the node agents.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubelet_config: Option<PathBuf>,
+    /// Flag of the node agents, `name=value` (e.g. `max-pods=20`); may be repeated, and wins over the file.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) kubelet_flag: Vec<String>,
     /// How the parts are kept apart.
     #[arg(long, value_enum, default_value = "process")]
     pub(crate) isolation: Isolation,

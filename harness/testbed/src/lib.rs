@@ -31,6 +31,7 @@ pub use inside::NodeInside;
 pub use plane::LocalApi;
 pub use podlab_api::{parse_milli, parse_quantity};
 pub use podlab_cri::init::AgentCommand;
+pub use podlab_kubelet::ConfigFileError;
 pub use spec::{ClusterSpec, Durability};
 pub use state::{StateDir, StateError, collect_garbage, root as state_root};
 pub use zygote::Zygote;
@@ -43,6 +44,14 @@ pub use zygote::Zygote;
 pub fn early_main() -> std::io::Result<Zygote> {
     answer_as_cni_plugin();
     Zygote::start()
+}
+
+/// Tries a cluster's configuration of node agents; returns the names of fields that change nothing here.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_kubelet(spec: &ClusterSpec) -> Result<Vec<&'static str>, ConfigFileError> {
+    node::configure(&mut podlab_kubelet::KubeletConfig::new("", Vec::new()), spec)
 }
 
 /// Runs and exits when this program was exec'ed under the name of a bundled CNI plugin.

@@ -46,6 +46,12 @@ pub struct ClusterSpec {
     pub seed: u64,
     /// Where the run log goes; the cluster's own directory when absent.
     pub run_log: Option<PathBuf>,
+    /// `KubeletConfiguration` of every node agent, as text.
+    #[serde(default)]
+    pub kubelet_config: Option<String>,
+    /// Flags of every node agent, `name=value`, over the configuration.
+    #[serde(default)]
+    pub kubelet_flags: Vec<String>,
     /// Faults at the seams of every node.
     pub faults: Vec<podlab_fault::Fault>,
 }
@@ -67,6 +73,8 @@ impl ClusterSpec {
             tied_to_runner: false,
             seed: 0,
             run_log: None,
+            kubelet_config: None,
+            kubelet_flags: Vec::new(),
             faults: Vec::new(),
         }
     }

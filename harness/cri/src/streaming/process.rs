@@ -37,6 +37,14 @@ pub(crate) struct Wanted {
     pub stderr: bool,
 }
 
+impl Wanted {
+    /// Channels the session writes to; a terminal has one output.
+    pub(crate) fn channels(self) -> Vec<u8> {
+        let all = [(STDOUT, self.stdout), (STDERR, self.stderr && !self.tty), (ERROR, true)];
+        all.into_iter().filter(|(_, on)| *on).map(|(channel, _)| channel).collect()
+    }
+}
+
 /// Runs a command in a container for a peer, to its end.
 pub(crate) async fn exec(runtime: Arc<Runtime>, container: &str, command: Vec<String>, wanted: Wanted, mut peer: Peer) {
     let verdict = match run(&runtime, container, command, wanted, &mut peer).await {

@@ -192,7 +192,7 @@ async fn play(runtime: Arc<Runtime>, io: TokioIo<hyper::upgrade::Upgraded>, plan
     let wanted = wanted_of(&request);
     match wire {
         Wire::WebSocket(protocol) => {
-            let (peer, carrier) = websocket::channels(io, protocol);
+            let (peer, carrier) = websocket::channels(io, protocol, wanted.channels());
             tokio::join!(run(runtime, request, wanted, peer), carrier);
         }
         Wire::Spdy(protocol) => {

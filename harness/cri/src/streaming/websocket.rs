@@ -10,7 +10,7 @@ use tokio::{
     sync::mpsc,
 };
 
-use super::peer::{ERROR, ErrorFormat, Out, Peer, RESIZE, STDERR, STDIN, STDOUT, parse_size};
+use super::peer::{ErrorFormat, Out, Peer, RESIZE, STDIN, parse_size};
 
 /// Largest message taken.
 const MAX_MESSAGE: usize = 4 << 20;
@@ -117,10 +117,12 @@ pub(crate) async fn write_frame<W: AsyncWrite + Unpin>(writer: &mut W, opcode: u
     writer.flush().await
 }
 
-/// Turns a connection that speaks a channel protocol into a [`Peer`]; the future carries the bytes.
+/// Turns a connection that speaks a channel protocol into a [`Peer`]; the future carries the bytes. `open` are the
+/// channels the session writes to: a client takes a frame on any other for an error.
 pub(crate) fn channels<S: AsyncRead + AsyncWrite + Send + 'static>(
     stream: S,
     protocol: &str,
+    open: Vec<u8>,
 ) -> (Peer, impl Future<Output = ()> + Send) {
     let (reader, writer) = tokio::io::split(stream);
     let (out, out_rx) = mpsc::channel(64);
@@ -132,7 +134,7 @@ pub(crate) fn channels<S: AsyncRead + AsyncWrite + Send + 'static>(
     let task = async move {
         let read = read_channels(reader, base64, control, stdin_tx, resize_tx);
         // The writer's end is the session's end; a reader that ends (the client has gone) only closes stdin.
-        let write = write_channels(writer, base64, out_rx, control_rx);
+        let write = write_channels(writer, base64, &open, out_rx, control_rx);
         let mut read = std::pin::pin!(read);
         let mut write = std::pin::pin!(write);
         tokio::select! {
@@ -179,12 +181,14 @@ async fn read_channels<R: AsyncRead + Unpin>(
 async fn write_channels<W: AsyncWrite + Unpin>(
     mut writer: W,
     base64: bool,
+    open: &[u8],
     mut out: mpsc::Receiver<Out>,
     mut control: mpsc::Receiver<(u8, Bytes)>,
 ) {
     let kind = if base64 { TEXT } else { BINARY };
-    for channel in [STDOUT, STDERR, ERROR] {
-        let byte = if base64 { b'0' + channel } else { channel };
+    // An empty frame on each tells the client that its channels are there.
+    for channel in open {
+        let byte = if base64 { b'0' + channel } else { *channel };
         if write_frame(&mut writer, kind, &[&[byte]]).await.is_err() {
             return;
         }
@@ -263,6 +267,7 @@ async fn to_socket<S: AsyncWrite>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::streaming::peer::{ERROR, STDERR, STDOUT};
 
     #[test]
     fn the_handshake_is_the_one_of_the_rfc() {
@@ -282,7 +287,7 @@ mod tests {
     #[tokio::test]
     async fn stdin_ends_with_the_close_channel_of_version_5_and_pings_are_answered() {
         let (mut client, server) = tokio::io::duplex(4096);
-        let (mut peer, task) = channels(server, "v5.channel.k8s.io");
+        let (mut peer, task) = channels(server, "v5.channel.k8s.io", vec![STDOUT, ERROR]);
         let test = async {
             client.write_all(&masked(PING, b"x")).await.unwrap();
             client.write_all(&masked(BINARY, b"\0hi")).await.unwrap();
@@ -299,6 +304,8 @@ mod tests {
         client.read_to_end(&mut all).await.unwrap();
         let text = String::from_utf8_lossy(&all).into_owned();
         assert!(text.contains("\x01yes"), "{text:?}");
+        let on_stderr = all.windows(3).any(|w| w == [0x82, 1, STDERR]);
+        assert!(!on_stderr, "a channel the session does not have stays silent: {all:?}");
         assert!(all.windows(3).any(|w| w == [0x8a, 1, b'x']), "a pong");
     }
 }

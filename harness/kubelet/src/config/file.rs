@@ -83,7 +83,6 @@ file! {
         pods_per_core: i64 = "podsPerCore",
         pod_pids_limit: i64 = "podPidsLimit",
         resolv_conf: String = "resolvConf",
-        cpu_cfs_quota: bool = "cpuCFSQuota",
         serialize_image_pulls: bool = "serializeImagePulls",
         max_parallel_image_pulls: usize = "maxParallelImagePulls",
         eviction_hard: Words = "evictionHard",
@@ -157,6 +156,7 @@ file! {
         hairpin_mode = "hairpinMode",
         pod_cidr = "podCIDR",
         run_once = "runOnce",
+        cpu_cfs_quota = "cpuCFSQuota",
         cpu_cfs_quota_period = "cpuCFSQuotaPeriod",
         max_open_files = "maxOpenFiles",
         content_type = "contentType",
@@ -216,7 +216,117 @@ fn duration(name: &str, text: &str) -> Result<Duration, ConfigFileError> {
     go_duration::parse(text).ok_or_else(|| invalid(format!("{name}: time: invalid duration \"{text}\"")))
 }
 
+/// How the value of a flag is written.
+#[derive(Clone, Copy)]
+enum FlagKind {
+    Text,
+    Number,
+    Bool,
+    /// `a<1,b<2`
+    Bounds,
+    /// `a=1,b=2`
+    Pairs,
+    /// `a,b`
+    List,
+    /// `key=value:effect,…`
+    Taints,
+}
+
+/// Flags and the fields they set. Source: k/k cmd/kubelet/app/options/options.go AddKubeletConfigFlags.
+const FLAGS: [(&str, &str, FlagKind); 36] = {
+    use FlagKind::{Bool, Bounds, List, Number, Pairs, Taints, Text};
+    [
+        ("allowed-unsafe-sysctls", "allowedUnsafeSysctls", List),
+        ("cluster-dns", "clusterDNS", List),
+        ("cluster-domain", "clusterDomain", Text),
+        ("container-log-max-files", "containerLogMaxFiles", Number),
+        ("container-log-max-size", "containerLogMaxSize", Text),
+        ("cpu-cfs-quota", "cpuCFSQuota", Bool),
+        ("eviction-hard", "evictionHard", Bounds),
+        ("eviction-max-pod-grace-period", "evictionMaxPodGracePeriod", Number),
+        ("eviction-minimum-reclaim", "evictionMinimumReclaim", Pairs),
+        ("eviction-pressure-transition-period", "evictionPressureTransitionPeriod", Text),
+        ("eviction-soft", "evictionSoft", Bounds),
+        ("eviction-soft-grace-period", "evictionSoftGracePeriod", Pairs),
+        ("file-check-frequency", "fileCheckFrequency", Text),
+        ("image-gc-high-threshold", "imageGCHighThresholdPercent", Number),
+        ("image-gc-low-threshold", "imageGCLowThresholdPercent", Number),
+        ("kube-reserved", "kubeReserved", Pairs),
+        ("local-storage-capacity-isolation", "localStorageCapacityIsolation", Bool),
+        ("max-parallel-image-pulls", "maxParallelImagePulls", Number),
+        ("max-pods", "maxPods", Number),
+        ("minimum-image-ttl-duration", "imageMinimumGCAge", Text),
+        ("node-status-max-images", "nodeStatusMaxImages", Number),
+        ("node-status-update-frequency", "nodeStatusUpdateFrequency", Text),
+        ("pod-manifest-path", "staticPodPath", Text),
+        ("pod-max-pids", "podPidsLimit", Number),
+        ("pods-per-core", "podsPerCore", Number),
+        ("provider-id", "providerID", Text),
+        ("register-node", "registerNode", Bool),
+        ("register-with-taints", "registerWithTaints", Taints),
+        ("resolv-conf", "resolvConf", Text),
+        ("seccomp-default", "seccompDefault", Bool),
+        ("serialize-image-pulls", "serializeImagePulls", Bool),
+        ("sync-frequency", "syncFrequency", Text),
+        ("system-reserved", "systemReserved", Pairs),
+        ("shutdown-grace-period", "shutdownGracePeriod", Text),
+        ("shutdown-grace-period-critical-pods", "shutdownGracePeriodCriticalPods", Text),
+        ("pod-log-dir", "podLogsDir", Text),
+    ]
+};
+
+fn flag_value(name: &str, kind: FlagKind, text: &str) -> Result<Value, ConfigFileError> {
+    let bad = || invalid(format!("--{name}: {text:?}"));
+    let parts = || text.split(',').filter(|p| !p.is_empty());
+    let pairs = |between: char| -> Result<Value, ConfigFileError> {
+        let one = |p: &str| p.split_once(between).map(|(k, v)| (k.to_owned(), Value::from(v))).ok_or_else(bad);
+        parts().map(one).collect::<Result<serde_json::Map<_, _>, _>>().map(Value::Object)
+    };
+    Ok(match kind {
+        FlagKind::Text => text.into(),
+        FlagKind::Number => text.parse::<i64>().map_err(|_| bad())?.into(),
+        FlagKind::Bool => text.parse::<bool>().map_err(|_| bad())?.into(),
+        FlagKind::Bounds => pairs('<')?,
+        FlagKind::Pairs => pairs('=')?,
+        FlagKind::List => parts().collect::<Vec<_>>().into(),
+        FlagKind::Taints => {
+            let one = |p: &str| {
+                let (pair, effect) = p.split_once(':').ok_or_else(bad)?;
+                let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+                Ok(serde_json::json!({"key": key, "value": value, "effect": effect}))
+            };
+            parts().map(one).collect::<Result<Vec<_>, ConfigFileError>>()?.into()
+        }
+    })
+}
+
 impl KubeletConfig {
+    /// Takes over flags, each `name=value` (with or without leading dashes; a bare name is `true`), over what is
+    /// configured so far.
+    ///
+    /// # Errors
+    /// [`ConfigFileError`] when a flag is unknown or its value makes no sense; `self` is unchanged then.
+    pub fn apply_flags(&mut self, flags: &[String]) -> Result<Vec<&'static str>, ConfigFileError> {
+        if flags.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut tree = serde_json::Map::new();
+        for flag in flags {
+            let (name, value) = flag.split_once('=').unwrap_or((flag, "true"));
+            let name = name.trim_start_matches('-');
+            let known = FLAGS.iter().find(|(n, ..)| *n == name);
+            let (_, field, kind) = known.ok_or_else(|| invalid(format!("unknown flag: --{name}")))?;
+            tree.insert((*field).to_owned(), flag_value(name, *kind, value)?);
+        }
+        let file: File =
+            serde_json::from_value(Value::Object(tree)).map_err(|e| ConfigFileError::Parse(e.to_string()))?;
+        let without_effect = file.without_effect();
+        let mut next = self.clone();
+        next.take(file)?;
+        *self = next;
+        Ok(without_effect)
+    }
+
     /// Takes over what a `KubeletConfiguration` file says; returns the names of its fields that change nothing here.
     ///
     /// # Errors
@@ -278,7 +388,6 @@ impl KubeletConfig {
         set(&mut self.resolv_conf, f.resolv_conf.as_ref().map(PathBuf::from));
         set(&mut self.cluster_domain, f.cluster_domain.clone());
         set(&mut self.cluster_dns, f.cluster_dns.clone());
-        set(&mut self.cpu_cfs_quota, f.cpu_cfs_quota);
         set(&mut self.seccomp_default, f.seccomp_default);
         set(&mut self.register_node, f.register_node);
         set(&mut self.taints, f.register_with_taints.clone());
@@ -509,6 +618,29 @@ mod tests {
                 format!("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 3\n{bad}");
             assert!(c.apply_file(&text).is_err(), "{bad}");
             assert_eq!(c.max_pods, 110, "{bad}");
+        }
+    }
+
+    #[test]
+    fn flags_say_the_same_as_the_file() {
+        let (file, _) = read(concat!(
+            "maxPods: 7\nevictionHard: {memory.available: 1Gi, nodefs.available: 5%}\nserializeImagePulls: false\n",
+            "registerWithTaints: [{key: a, value: b, effect: NoSchedule}]\nsystemReserved: {cpu: 50m}\n",
+        ))
+        .unwrap();
+        let mut c = KubeletConfig::new("n", Vec::new());
+        let flags = [
+            "--max-pods=7",
+            "eviction-hard=memory.available<1Gi,nodefs.available<5%",
+            "serialize-image-pulls=false",
+            "register-with-taints=a=b:NoSchedule",
+            "system-reserved=cpu=50m",
+        ];
+        c.apply_flags(&flags.map(str::to_owned)).unwrap();
+        assert_eq!((c.max_pods, &c.eviction, c.image_pulls), (file.max_pods, &file.eviction, file.image_pulls));
+        assert_eq!((&c.taints, &c.reserved), (&file.taints, &file.reserved));
+        for bad in ["max-podz=1", "max-pods=many", "eviction-hard=x", "register-with-taints=a"] {
+            assert!(c.apply_flags(&[bad.to_owned()]).is_err(), "{bad}");
         }
     }
 

@@ -185,6 +185,8 @@ pub struct KubeletConfig {
     pub image_gc: ImageGcConfig,
     /// File system whose fullness counts for images; where the runtime says it keeps them when `None`.
     pub image_fs: Option<PathBuf>,
+    /// Whether the node's disk is a tmpfs: what lies on it is charged as memory and must not count as such.
+    pub disk_is_memory: bool,
     /// What happens when the node shuts down, lowest priority first; empty switches graceful shutdown off.
     pub shutdown: Vec<ShutdownGroup>,
     /// Most Pods per CPU; 0 for no such bound.
@@ -199,8 +201,6 @@ pub struct KubeletConfig {
     pub sync_period: Duration,
     /// Whether the agent makes its Node itself.
     pub register_node: bool,
-    /// Whether CPU limits are enforced.
-    pub cpu_cfs_quota: bool,
     /// A fault put in on purpose, for tests of what is to find it.
     #[doc(hidden)]
     pub mutant: Mutant,
@@ -257,6 +257,7 @@ impl KubeletConfig {
             eviction: EvictionConfig::default(),
             image_gc: ImageGcConfig::default(),
             image_fs: None,
+            disk_is_memory: false,
             shutdown: Vec::new(),
             pods_per_core: 0,
             reserved: BTreeMap::new(),
@@ -264,7 +265,6 @@ impl KubeletConfig {
             allowed_unsafe_sysctls: Vec::new(),
             sync_period: podlab_lifecycle::worker::RESYNC,
             register_node: true,
-            cpu_cfs_quota: true,
             mutant: Mutant::Sound,
         }
     }

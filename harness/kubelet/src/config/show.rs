@@ -38,7 +38,7 @@ impl KubeletConfig {
             "imageMinimumGCAge": print(self.image_gc.min_age), "imageMaximumGCAge": print(self.image_gc.max_age),
             "imageGCHighThresholdPercent": self.image_gc.high, "imageGCLowThresholdPercent": self.image_gc.low,
             "maxPods": self.max_pods, "podsPerCore": self.pods_per_core, "podPidsLimit": self.pod_pids_limit,
-            "resolvConf": self.resolv_conf, "cpuCFSQuota": self.cpu_cfs_quota,
+            "resolvConf": self.resolv_conf,
             "serializeImagePulls": serial, "maxParallelImagePulls": parallel,
             "evictionHard": bounds(true), "evictionSoft": bounds(false), "evictionSoftGracePeriod": grace,
             "evictionPressureTransitionPeriod": print(e.transition), "evictionMaxPodGracePeriod": e.max_pod_grace,

@@ -56,6 +56,9 @@ impl Cgroups {
                 if let Some(memory) = limits.memory {
                     self.v1_write("memory", inside, "memory.limit_in_bytes", &memory.to_string())?;
                 }
+                if let Some(pids) = limits.pids {
+                    self.v1_write("pids", inside, "pids.max", &pids.to_string())?;
+                }
                 Ok(())
             }
             Self::V2 { root } => {
@@ -67,6 +70,9 @@ impl Cgroups {
                 }
                 if let Some(memory) = limits.memory {
                     write_if_there(&dir, "memory.max", &memory.to_string())?;
+                }
+                if let Some(pids) = limits.pids {
+                    write_if_there(&dir, "pids.max", &pids.to_string())?;
                 }
                 Ok(())
             }

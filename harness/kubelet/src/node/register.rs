@@ -68,6 +68,10 @@ async fn try_register(agent: &Arc<Agent>) -> Result<Node, podlab_api::ApiError> 
         }),
         status: Some(status::build(agent, &Default::default()).await),
     };
+    if !agent.config.register_node {
+        // Somebody else makes it; until then there is nothing to report on.
+        return nodes.get(name).await;
+    }
     match nodes.create(&node).await {
         Ok(made) => Ok(made),
         Err(e) if e.is_already_exists() => {

@@ -151,7 +151,9 @@ impl Worker {
         }
         let (host, config) = (&self.agent.host, &self.agent.config);
         if config.cgroup_root.is_some() {
-            host.cgroup_apply(&container::pod_cgroup_path(pod), &podlab_lifecycle::resources::pod_cgroup(pod))?;
+            let mut limits = podlab_lifecycle::resources::pod_cgroup(pod);
+            limits.pids = Some(config.pod_pids_limit).filter(|n| *n > 0);
+            host.cgroup_apply(&container::pod_cgroup_path(pod), &limits)?;
             self.agent.qos_changed();
         }
         let dir = config.pod_dir(&self.uid);

@@ -143,7 +143,7 @@ impl Worker {
                 },
                 WorkerState::Finished => return,
             };
-            let due = requeue(next, self.agent.rng.unit());
+            let due = requeue(next, self.agent.config.sync_period, self.agent.rng.unit());
             self.mailbox.wait(&self.agent.clock, due).await;
         }
     }

@@ -373,3 +373,43 @@ fn a_mirror_in_the_api_is_never_run_as_a_pod() {
         w.end().await;
     });
 }
+
+#[test]
+fn a_log_that_grew_too_large_is_rotated_and_of_the_older_ones_four_are_kept_compressed() {
+    run(async {
+        let w = World::configured(None, |c| c.container_log_max_size = 8).await;
+        w.create("a", one("sleep", json!({}))).await;
+        w.until("Ready", |w| is_ready(w, "a")).await;
+        let uid = w.pod("a").unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
+        let dir = std::path::PathBuf::from(format!("/var/log/pods/ns_a_{uid}/c"));
+        w.host.create_dir_all(&dir, 0o755).unwrap();
+        for n in 0..7 {
+            w.host.write(&dir.join("0.log"), format!("line {n} and more").as_bytes(), 0o640).unwrap();
+            w.clock.sleep(secs(10)).await;
+        }
+        let files = w.host.list(&dir).unwrap();
+        let rotated: Vec<&String> = files.iter().filter(|f| f.starts_with("0.log.")).collect();
+        assert_eq!(rotated.len(), 4, "{files:?}");
+        let plain: Vec<_> = rotated.iter().filter(|f| !f.ends_with(".gz")).collect();
+        assert_eq!(plain.len(), 1, "only the newest is not compressed: {files:?}");
+        assert_eq!(w.host.text(&dir.join(plain[0])).unwrap(), "line 6 and more");
+        let bytes = w.host.read_at(&dir.join(rotated[0]), 0, 1 << 20).unwrap();
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(&bytes[..]), &mut text).unwrap();
+        assert_eq!(text, "line 3 and more");
+        w.end().await;
+    });
+}
+
+#[test]
+fn a_bound_on_processes_is_set_on_the_pods_cgroup() {
+    run(async {
+        let w = World::configured(None, |c| c.pod_pids_limit = 77).await;
+        w.create("a", one("sleep", json!({}))).await;
+        w.until("Ready", |w| is_ready(w, "a")).await;
+        let pods: Vec<_> = w.host.cgroups().into_iter().filter(|(p, _)| p.contains("/pod")).collect();
+        assert_eq!(pods.len(), 1);
+        assert_eq!(pods[0].1.pids, Some(77));
+        w.end().await;
+    });
+}

@@ -31,6 +31,11 @@ pub(crate) fn up(up: Up) -> Result<ExitCode> {
     for archive in &up.image_archive {
         std::fs::File::open(archive).with_context(|| format!("image archive {}", archive.display()))?;
     }
+    let kubelet_config = up
+        .kubelet_config
+        .as_ref()
+        .map(|path| std::fs::read_to_string(path).with_context(|| format!("read {}", path.display())))
+        .transpose()?;
     let zygote = Zygote::start().context("prepare to fork")?;
     let spec = ClusterSpec {
         nodes: up.nodes,
@@ -44,8 +49,13 @@ pub(crate) fn up(up: Up) -> Result<ExitCode> {
         },
         registry_user: up.registry_user,
         registry_password: up.registry_password,
+        kubelet_config,
+        kubelet_flags: up.kubelet_flag,
         ..ClusterSpec::named(&up.name.name)
     };
+    for field in podlab_testbed::check_kubelet(&spec).context("configure the node agents")? {
+        eprintln!("note: {field} changes nothing here");
+    }
     let cluster = Cluster::boot(&zygote, spec)?;
     let ready = runtime()?.block_on(cluster.wait_ready(Clock::real(), BOOT_LIMIT));
     let made = ready.map_err(anyhow::Error::from).and_then(|()| {

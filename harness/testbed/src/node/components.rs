@@ -12,7 +12,7 @@ use podlab_csi::{
 };
 use podlab_fault::{At, Plan};
 use podlab_kubelet::{
-    CriSocket, Deps, Images, Kubelet, KubeletConfig, LinuxHost, PluginSockets, Plugins, Runtime, ServerConfig,
+    ConfigFileError, CriSocket, Deps, Images, Kubelet, KubeletConfig, LinuxHost, PluginSockets, Plugins, Runtime, ServerConfig,
     ServerTls,
 };
 use podlab_timeline::{Lane, Recorder};
@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::{agent::Settings, cri_tap::CriTap, csi_tap::CsiTap, tap::Tap};
-use crate::spec::address;
+use crate::spec::{ClusterSpec, address};
 
 /// Where the node agent keeps its things.
 const KUBELET_DIR: &str = "/var/lib/kubelet";
@@ -70,7 +70,7 @@ pub(super) fn start_kubelet(
         images,
         plugins: Some(plugins),
     };
-    let kubelet = Kubelet::new(kubelet_config(s), deps);
+    let kubelet = Kubelet::new(kubelet_config(s)?, deps);
     let token = common.shutdown.clone();
     tasks.spawn(async move { Ok(kubelet.run(token).await?) });
     Ok(())
@@ -117,9 +117,29 @@ pub(super) fn start_proxy(tasks: &mut JoinSet<Result<(), Failure>>, s: &Settings
     });
 }
 
-fn kubelet_config(s: &Settings) -> KubeletConfig {
+/// Where manifests of static Pods lie in a node, as kubeadm has them.
+const MANIFESTS: &str = "/etc/kubernetes/manifests";
+
+/// Takes over a cluster's configuration and flags of node agents; returns what changes nothing here.
+///
+/// # Errors
+/// What is wrong with them, in a sentence.
+pub(crate) fn configure(config: &mut KubeletConfig, spec: &ClusterSpec) -> Result<Vec<&'static str>, ConfigFileError> {
+    let mut idle = match &spec.kubelet_config {
+        Some(text) => config.apply_file(text)?,
+        None => Vec::new(),
+    };
+    idle.extend(config.apply_flags(&spec.kubelet_flags)?);
+    Ok(idle)
+}
+
+fn kubelet_config(s: &Settings) -> Result<KubeletConfig, ConfigFileError> {
     let ip = address::node(s.index);
     let mut config = KubeletConfig::new(&s.name, vec![ip.to_string()]);
+    config.static_pod_path = Some(MANIFESTS.into());
+    // Layers are shared with other nodes and runs: what counts for this node is its own disk, which is a tmpfs.
+    config.image_fs = Some(KUBELET_DIR.into());
+    config.disk_is_memory = true;
     config.cluster_dns = vec![address::DNS_SERVICE.to_string()];
     config.cluster_domain = address::DOMAIN.to_owned();
     config.cpu_milli = i64::try_from(s.spec.node_cpu_milli).ok();
@@ -129,5 +149,8 @@ fn kubelet_config(s: &Settings) -> KubeletConfig {
     let (cert, key) = s.server.clone();
     let tls = ServerTls { cert, key, client_ca: s.ca.clone() };
     config.server = Some(ServerConfig { listen: SocketAddr::from((ip, address::KUBELET_PORT)), tls });
-    config
+    for field in configure(&mut config, &s.spec)? {
+        tracing::warn!(field, "changes nothing here");
+    }
+    Ok(config)
 }

@@ -12,6 +12,7 @@ mod tap;
 
 use std::{io, os::fd::OwnedFd, path::PathBuf};
 
+pub(crate) use components::configure;
 use nix::sched::{CloneFlags, unshare};
 use podlab_clock::Clock;
 use podlab_cri::init::{Init, InitConfig};

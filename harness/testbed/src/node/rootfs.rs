@@ -131,6 +131,7 @@ fn write_cni(root: &Path, node: &str) -> io::Result<()> {
     ]});
     let dir = root.join("etc/cni/net.d");
     fs::create_dir_all(&dir)?;
+    fs::create_dir_all(root.join("etc/kubernetes/manifests"))?;
     fs::write(dir.join("10-podlab.conflist"), list.to_string())
 }
 
