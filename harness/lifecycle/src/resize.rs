@@ -72,7 +72,7 @@ pub fn plan(pod: &Pod, runtime: &RuntimePod) -> Vec<ContainerResize> {
         .chain(sidecars)
         .filter_map(|c| {
             let record = runtime.container(&c.name).filter(|r| r.state == RuntimeState::Running)?;
-            let (cpu, memory) = differs(c, record)?;
+            let (cpu, memory) = differs(c, record, pod.metadata.generation != Some(1))?;
             let restarts = |key: &str, changed: bool| {
                 let policy = c.resize_policy.iter().flatten().find(|p| p.resource_name == key);
                 changed && policy.is_some_and(|p| p.restart_policy == "RestartContainer")
@@ -85,14 +85,14 @@ pub fn plan(pod: &Pod, runtime: &RuntimePod) -> Vec<ContainerResize> {
 }
 
 /// Whether CPU and memory in force are not those of the spec.
-fn differs(c: &Container, record: &ContainerRecord) -> Option<(bool, bool)> {
+fn differs(c: &Container, record: &ContainerRecord, ever_changed: bool) -> Option<(bool, bool)> {
     let now = record.resources?;
     let r = c.resources.as_ref();
     let quota = resources::quota(amount(r, Side::Limits, "cpu").unwrap_or(0));
     let shares = resources::shares(resources::cpu_request(c));
     let memory = amount(r, Side::Limits, "memory").unwrap_or(0);
-    // Weights of v2 map back to shares only roughly; a difference of a few is not a change.
-    let shares_differ = now.cpu_shares > 0 && resources::weight(now.cpu_shares) != resources::weight(shares);
+    // A runtime that computes shares back from a weight of v2 is off by a few: no change in a spec that never changed.
+    let shares_differ = ever_changed && now.cpu_shares > 0 && now.cpu_shares != shares;
     let cpu = now.cpu_quota.max(0) != quota || shares_differ;
     Some((cpu, now.memory_limit.max(0) != memory))
 }
@@ -185,6 +185,11 @@ mod tests {
         assert!(plan(&pod, &with(30_000, 153, 64 << 20)).is_empty());
         assert_eq!(plan(&pod, &with(20_000, 102, 64 << 20))[0].method, Method::InPlace);
         assert!(plan(&pod, &with_sandbox(vec![record("c", RuntimeState::Running, 0)])).is_empty());
+        // The smallest step of a request counts, though not before the spec ever changed.
+        assert_eq!(plan(&pod, &with(30_000, 152, 64 << 20))[0].method, Method::InPlace);
+        pod.metadata.generation = Some(1);
+        assert!(plan(&pod, &with(30_000, 152, 64 << 20)).is_empty());
+        pod.metadata.generation = Some(2);
         pod.spec.as_mut().unwrap().containers[0].resize_policy = Some(vec![podlab_api::core::ContainerResizePolicy {
             resource_name: "memory".into(),
             restart_policy: "RestartContainer".into(),

@@ -86,22 +86,42 @@ fn run(
     command.stdout(Stdio::piped()).stderr(file.try_clone().map_err(failed)?);
     let mut child = command.spawn().map_err(|e| format!("{}: {e}", suite.program.display()))?;
     let stdout = child.stdout.take().expect("its output was asked for as a pipe");
-    // The suite says what ended as `• [1.2 seconds]`, `• [FAILED] …` or `S [SKIPPED] …` and the name in the next line.
-    let mut ends: Option<String> = None;
+    let mut teller = Teller::default();
     for line in BufReader::new(stdout).split(b'\n') {
         let line = line.map_err(failed)?;
         file.write_all(&line).and_then(|()| file.write_all(b"\n")).map_err(failed)?;
-        let text = String::from_utf8_lossy(&line);
-        if let Some(how) = ends.take() {
-            progress(&format!("{how:<24} {}", text.trim()));
-        } else if text.starts_with("• [") || text.starts_with("S [SKIPPED]") {
-            ends = Some(text.trim().to_owned());
+        if let Some(ended) = teller.ended(&String::from_utf8_lossy(&line)) {
+            progress(&ended);
         }
     }
     child.wait().map_err(failed)?;
     let text =
         std::fs::read_to_string(&json).map_err(|e| format!("the suite left no report: {e}; see {}", log.display()))?;
     report::specs(&text)
+}
+
+/// Reads what the suite says as it goes: a ruler, the name of a spec, its words, and `• [1.2 seconds]`, `• [FAILED] …` or
+/// `S [SKIPPED] …` at its end.
+#[derive(Debug, Default)]
+struct Teller {
+    /// The last line was a ruler.
+    ruled: bool,
+    name: String,
+}
+
+impl Teller {
+    /// One line; what to tell when it ends a spec.
+    fn ended(&mut self, line: &str) -> Option<String> {
+        let was_ruled = std::mem::replace(&mut self.ruled, line.starts_with("----------"));
+        if line.starts_with("• [") || line.starts_with("S [SKIPPED]") {
+            let how = line.split(']').next().unwrap_or_default();
+            return Some(format!("{:<24}{}", format!("{how}]"), self.name));
+        }
+        if was_ruled && !self.ruled && !line.is_empty() {
+            line.trim().clone_into(&mut self.name);
+        }
+        None
+    }
 }
 
 /// The text as a regular expression that matches it alone.
@@ -128,6 +148,14 @@ mod tests {
         assert_eq!(shards.iter().map(Vec::len).collect::<Vec<_>>(), [3, 2, 2]);
         assert_eq!(share(&all[..2], 3).len(), 2);
         assert!(share(&[], 3).is_empty());
+    }
+
+    #[test]
+    fn the_end_of_a_spec_is_told_with_its_name() {
+        let mut teller = Teller::default();
+        let said = ["------------------------------", "[sig-node] Pods a", "file.go:3", "  STEP: x", "• [1.5 seconds]"];
+        let told: Vec<String> = said.iter().filter_map(|l| teller.ended(l)).collect();
+        assert_eq!(told, ["• [1.5 seconds]         [sig-node] Pods a"]);
     }
 
     #[test]

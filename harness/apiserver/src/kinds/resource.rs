@@ -2,13 +2,13 @@
 //! Source: k/k pkg/apis/resource/v1/defaults.go, pkg/registry/resource.
 
 use podlab_api::k8s_openapi::api::resource::v1 as resource;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{BASE, Row, STATUS, Strategy};
 use crate::{
     field::Errors,
     names,
-    tree::{at, each_mut, fill, fill_text, get_mut, list, text},
+    tree::{at, each_mut, fill, fill_text, get_mut, list, put, text},
 };
 
 pub(super) fn rows() -> Vec<Row> {
@@ -29,6 +29,8 @@ const CLAIM: Strategy = Strategy {
             default_claim(spec);
         }
     },
+    // Never absent, so that a JSON patch can add to it.
+    prepare_create: |o| put(o, "status", json!({})),
     validate: |o, errors| claim(at(o, "spec"), "spec", errors),
     validate_update: immutable_spec,
     ..BASE
@@ -139,8 +141,6 @@ fn immutable_spec(new: &Value, old: &Value, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
