@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use podlab_clock::Clock;
 use podlab_lifecycle::resources::PodCgroupLimits;
+use tokio::sync::Notify;
 
 use crate::host::{CgroupStats, DiskStats, FileKind, Health, Host, HttpAnswer, HttpProbe, Machine, Stat, Tmpfs};
 
@@ -52,13 +53,14 @@ pub struct MemoryHost {
     machine: Machine,
     state: Mutex<State>,
     dialer: OnceLock<Arc<dyn Dialer>>,
+    changes: Notify,
 }
 
 impl MemoryHost {
     /// An empty machine.
     pub fn new(clock: Clock, machine: Machine) -> Arc<Self> {
         let state = State::default();
-        let host = Self { clock, machine, state: Mutex::new(state), dialer: OnceLock::new() };
+        let host = Self { clock, machine, state: Mutex::new(state), dialer: OnceLock::new(), changes: Notify::new() };
         host.put(Path::new("/"), FileKind::Dir, 0o755, Vec::new(), PathBuf::new());
         Arc::new(host)
     }
@@ -113,6 +115,7 @@ impl MemoryHost {
 
     fn put(&self, path: &Path, kind: FileKind, mode: u32, bytes: Vec<u8>, target: PathBuf) {
         self.state.lock().files.insert(path.to_owned(), Node { kind, mode, uid: 0, gid: 0, bytes, target });
+        self.changes.notify_waiters();
     }
 
     /// Follows links, those in the middle of the path included.
@@ -361,7 +364,7 @@ impl Host for MemoryHost {
     }
 
     async fn changed(&self, _path: &Path, wait: Duration) {
-        self.clock.sleep(wait).await;
+        let _ = self.clock.timeout(wait, self.changes.notified()).await;
     }
 
     async fn http_get(&self, probe: &HttpProbe, timeout: Duration) -> Result<HttpAnswer, String> {
