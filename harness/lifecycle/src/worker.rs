@@ -66,11 +66,15 @@ pub enum SyncOutcome {
     Failed,
     /// It failed only because of back-offs; the earliest of them ends after this long.
     BackingOff(Duration),
+    /// Nothing left to do until something falls due after this long, e.g. the active deadline. Upstream looks once a
+    /// second, so there is no jitter. Source: k/k pkg/kubelet/active_deadline.go ShouldSync, kubelet.go syncLoop.
+    Due(Duration),
 }
 
 /// When to run again: the base delay, times 1 to 1.5 by `jitter` in `[0, 1)`. `resync` is that of a healthy Pod.
 pub fn requeue(outcome: SyncOutcome, resync: Duration, jitter: f64) -> Duration {
     let base = match outcome {
+        SyncOutcome::Due(d) => return d.min(resync),
         SyncOutcome::Done => resync,
         SyncOutcome::NetworkNotReady => RETRY_NETWORK,
         SyncOutcome::Failed => RETRY,
@@ -92,6 +96,12 @@ mod tests {
             Just(WorkerEvent::Stopped),
             Just(WorkerEvent::Cleaned)
         ]
+    }
+
+    #[test]
+    fn what_falls_due_is_not_late() {
+        assert_eq!(requeue(SyncOutcome::Due(Duration::from_secs(30)), RESYNC, 0.9), Duration::from_secs(30));
+        assert_eq!(requeue(SyncOutcome::Due(Duration::from_secs(300)), RESYNC, 0.9), RESYNC);
     }
 
     proptest! {

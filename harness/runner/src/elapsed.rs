@@ -6,16 +6,27 @@ use podlab_clock::Mono;
 use podlab_scenario::{Elapsed, Moment};
 use podlab_timeline::{Entry, Event, Lane};
 
+/// Why a duration is not as demanded.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Wrong {
+    /// One of the moments is not in the log (yet).
+    #[error("elapsed: {0}")]
+    Missing(String),
+    /// It is another duration.
+    #[error("elapsed: {0}")]
+    Other(String),
+}
+
 /// `Ok` when the measured time is as demanded, give or take `slack`; else what it was.
-pub(crate) fn judge(e: &Elapsed, entries: &[Entry], slack: Duration) -> Result<(), String> {
+pub(crate) fn judge(e: &Elapsed, entries: &[Entry], slack: Duration) -> Result<(), Wrong> {
     let from = find(&e.from, entries)?;
     let to = find(&e.to, entries)?;
     if to < from {
-        return Err(format!("elapsed: the end came {:?} before the beginning", from.since(to)));
+        return Err(Wrong::Other(format!("the end came {:?} before the beginning", from.since(to))));
     }
     // Virtual time moves in whole milliseconds.
     let took = Duration::from_millis(u64::try_from(to.since(from).as_millis()).unwrap_or(u64::MAX));
-    let wrong = |what: &str, d: Duration| Err(format!("elapsed: expected {what} {d:?}, actual {took:?}"));
+    let wrong = |what: &str, d: Duration| Err(Wrong::Other(format!("expected {what} {d:?}, actual {took:?}")));
     if let Some(is) = e.is.map(|s| s.0)
         && took.abs_diff(is) > slack
     {
@@ -32,15 +43,13 @@ pub(crate) fn judge(e: &Elapsed, entries: &[Entry], slack: Duration) -> Result<(
     }
 }
 
-fn find(m: &Moment, entries: &[Entry]) -> Result<Mono, String> {
+fn find(m: &Moment, entries: &[Entry]) -> Result<Mono, Wrong> {
     let nth = usize::try_from(m.nth.unwrap_or(1).max(1)).unwrap_or(1);
     let mut times: Vec<Mono> = entries.iter().filter_map(|e| when(m, e)).collect();
     // A call is written down when it ends; what is asked for is its beginning.
     times.sort();
-    times
-        .get(nth - 1)
-        .copied()
-        .ok_or_else(|| format!("elapsed: {} happened {} times, not {nth}", shown(m), times.len()))
+    let missing = || Wrong::Missing(format!("{} happened {} times, not {nth}", shown(m), times.len()));
+    times.get(nth - 1).copied().ok_or_else(missing)
 }
 
 fn shown(m: &Moment) -> String {
@@ -100,9 +109,9 @@ mod tests {
             at_most: None,
         };
         assert_eq!(judge(&e("10001ms"), &log, Duration::ZERO), Ok(()));
-        assert!(judge(&e("10s"), &log, Duration::ZERO).unwrap_err().contains("actual 10.001s"));
+        assert!(judge(&e("10s"), &log, Duration::ZERO).unwrap_err().to_string().contains("actual 10.001s"));
         assert_eq!(judge(&e("10s"), &log, Duration::from_millis(1)), Ok(()));
         let missing = Elapsed { to: moment("Failed", 1), ..e("1s") };
-        assert!(judge(&missing, &log, Duration::ZERO).unwrap_err().contains("happened 0 times"));
+        assert!(judge(&missing, &log, Duration::ZERO).unwrap_err().to_string().contains("happened 0 times"));
     }
 }

@@ -73,6 +73,11 @@ fn of_pod(m: &Matcher, pod: &Object, demand: &mut impl FnMut(&str, &str, &str, b
                 demand(&format!("{what} of {name}"), wanted, &actual, actual.starts_with(wanted.as_str()));
             }
         }
+        if let Some(wanted) = &m.message {
+            let state = status.and_then(|s| s.get("state")?.as_object()?.values().next());
+            let actual = state.and_then(|s| s.get("message")?.as_str()).unwrap_or("none");
+            demand(&format!("message of {name}"), wanted, actual, actual.contains(wanted.as_str()));
+        }
         if let Some(wanted) = m.restarts {
             let actual = status.and_then(|s| s.get("restartCount")?.as_i64()).unwrap_or(0);
             demand(

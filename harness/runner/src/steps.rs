@@ -14,10 +14,10 @@ use podlab_api::{
 use podlab_client::{Client, Collection, DeleteOptions, PatchKind, Target};
 use podlab_clock::Clock;
 use podlab_scenario::{
-    Apply, Checkpoint, Delete, Eventually, Exactly, Exec, Holds, LogMatch, Matcher, RpcCount, StatusIs, Step,
+    Apply, Checkpoint, Delete, Elapsed, Eventually, Exactly, Exec, Holds, LogMatch, Matcher, RpcCount, StatusIs, Step,
 };
 use podlab_testbed::ClusterError;
-use podlab_timeline::fold::fold;
+use podlab_timeline::{Entry, Event, Lane};
 use serde_json::{Value, json};
 
 use crate::{apply, backend::Backend, elapsed, judge, watch::Watcher};
@@ -101,10 +101,7 @@ impl Stage<'_> {
                 Ok(())
             }
             Step::Unchanged(name) => self.unchanged(name),
-            Step::Elapsed(e) => {
-                let entries = self.backend.entries()?;
-                elapsed::judge(e, &entries, self.backend.slack()).map_err(StepError::Failed)
-            }
+            Step::Elapsed(e) => self.elapsed(e).await,
             Step::Rpc(counts) => self.rpc(counts),
             Step::LeakFree(kinds) => self.leak_free(kinds).await,
         }
@@ -186,6 +183,20 @@ impl Stage<'_> {
         }
     }
 
+    /// Both moments may still be on their way, as an event travels apart from the status.
+    async fn elapsed(&self, e: &Elapsed) -> Done {
+        let deadline = self.clock.now().after(SETTLE);
+        loop {
+            match elapsed::judge(e, &self.backend.entries()?, self.backend.slack()) {
+                Ok(()) => return Ok(()),
+                Err(elapsed::Wrong::Missing(_)) if self.clock.now() < deadline => {
+                    self.clock.sleep(Duration::from_millis(50)).await;
+                }
+                Err(wrong) => return failed(wrong.to_string()),
+            }
+        }
+    }
+
     async fn exactly(&self, e: &Exactly) -> Done {
         let mut changes = self.watcher.changes();
         let enough = async {
@@ -260,13 +271,13 @@ impl Stage<'_> {
 
     fn rpc(&self, counts: &BTreeMap<String, RpcCount>) -> Done {
         let entries = self.backend.entries()?;
-        let timelines = fold(&entries);
         for (call, wanted) in counts {
             let (lane, method) =
                 call.split_once('.').ok_or_else(|| StepError::Broken(format!("{call:?} is not <lane>.<method>")))?;
-            let lane = serde_json::from_value(Value::from(lane))
+            let lane: Lane = serde_json::from_value(Value::from(lane))
                 .map_err(|_| StepError::Broken(format!("there is no lane {lane:?}")))?;
-            let actual: usize = timelines.values().map(|t| t.count(lane, method)).sum();
+            let hit = |e: &&Entry| matches!(&e.event, Event::Call { method: m, .. } if m == method) && e.lane == lane;
+            let actual = entries.iter().filter(hit).count();
             let ok = wanted.at_least.is_none_or(|n| actual >= n) && wanted.exactly.is_none_or(|n| actual == n);
             if !ok {
                 return failed(format!("calls of {call}: expected {wanted:?}, actual {actual}"));

@@ -32,6 +32,9 @@ pub struct Matcher {
     /// The container's last state, written likewise.
     #[serde(default)]
     pub last_state: Option<String>,
+    /// Text in the message of the container's state.
+    #[serde(default)]
+    pub message: Option<String>,
     /// The container was restarted at least this often.
     #[serde(default)]
     pub restarts: Option<i32>,

@@ -20,8 +20,8 @@ use serde_json::json;
 use super::{CsiError, CsiNodeInfo, Driver, Plugins};
 use crate::{agent::Agent, host::FileKind};
 
-/// How often the directory is looked at.
-const PERIOD: Duration = Duration::from_millis(50);
+/// How long a change of the directory may go unnoticed at most.
+const PERIOD: Duration = Duration::from_secs(1);
 /// Pause before a plugin that failed to register is asked again; doubles up to [`RETRY_MAX`].
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(122);
@@ -36,6 +36,7 @@ pub(crate) async fn watch_plugins(agent: Arc<Agent>, plugins: Arc<dyn Plugins>) 
 
 async fn follow(agent: &Arc<Agent>, plugins: &dyn Plugins) {
     let dir = agent.config.plugin_registry();
+    let mut changes = agent.host.watch(&dir);
     let mut registered: BTreeSet<PathBuf> = BTreeSet::new();
     let mut failed: BTreeMap<PathBuf, (podlab_clock::Mono, Duration)> = BTreeMap::new();
     loop {
@@ -67,7 +68,7 @@ async fn follow(agent: &Arc<Agent>, plugins: &dyn Plugins) {
                 }
             }
         }
-        agent.clock.sleep(PERIOD).await;
+        changes.next(PERIOD).await;
     }
 }
 

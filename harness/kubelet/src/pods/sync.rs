@@ -139,7 +139,7 @@ impl Worker {
         changed |= self.act(pod, runtime, volumes, keyring, &mut errors).await;
         let mut outcome = errors.outcome(self.agent.clock.wall());
         if let (SyncOutcome::Done, Some(left)) = (outcome, self.until_deadline(pod)) {
-            outcome = SyncOutcome::BackingOff(left.min(podlab_lifecycle::worker::RESYNC));
+            outcome = SyncOutcome::Due(left);
         }
         Synced::Again { outcome, changed }
     }

@@ -12,8 +12,8 @@ use podlab_csi::{
 };
 use podlab_fault::{At, Plan};
 use podlab_kubelet::{
-    ConfigFileError, CriSocket, Deps, Images, Kubelet, KubeletConfig, LinuxHost, PluginSockets, Plugins, Runtime, ServerConfig,
-    ServerTls,
+    ConfigFileError, CriSocket, Deps, Images, Kubelet, KubeletConfig, LinuxHost, PluginSockets, Plugins, Runtime,
+    ServerConfig, ServerTls,
 };
 use podlab_timeline::{Lane, Recorder};
 use tokio::task::JoinSet;

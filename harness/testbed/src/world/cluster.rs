@@ -8,7 +8,10 @@ use std::{
 };
 
 use futures::StreamExt;
-use podlab_api::{ApiError, Object, Reason, core::Node as ApiNode, core::Pod};
+use podlab_api::{
+    ApiError, Object, Reason,
+    core::{Node as ApiNode, Pod, ServiceAccount},
+};
 use podlab_apiserver::{ApiServer, ApiServerConfig, pki::Authority};
 use podlab_client::{Api, Client, WatchOptions};
 use podlab_clock::{Clock, Rng};
@@ -203,6 +206,11 @@ impl VirtualCluster {
                 // A node that is Ready and still tainted takes no Pods: the run would begin with a back-off.
                 let tainted = node.spec.as_ref().is_some_and(|s| s.taints.as_ref().is_some_and(|t| !t.is_empty()));
                 ready.insert(node.metadata.name.clone().unwrap_or_default(), is_ready(node) && !tainted);
+            }
+            // Without its account a namespace refuses Pods.
+            let accounts = self.client.namespaced::<ServiceAccount>("default");
+            while !matches!(accounts.get_opt("default").await, Ok(Some(_))) {
+                self.clock.sleep(Duration::from_millis(1)).await;
             }
         };
         self.clock.timeout(within, all).await.ok_or(WorldError::NotReady(within))

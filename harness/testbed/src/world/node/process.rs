@@ -1,6 +1,6 @@
 //! From CRI messages to what a simulated process needs, and back to what a runtime lists.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use podlab_cri::{NetRequest, PortMapping, v1};
 
@@ -68,7 +68,7 @@ pub(super) fn net_request(id: &str, c: &v1::PodSandboxConfig) -> Option<NetReque
 }
 
 /// The status of a container that was just created.
-pub(super) fn created(id: &str, c: &v1::ContainerConfig, now: i64) -> v1::ContainerStatus {
+pub(super) fn created(id: &str, c: &v1::ContainerConfig, log_directory: &str, now: i64) -> v1::ContainerStatus {
     let u = user(&security(c));
     let mut groups = vec![u.gid];
     groups.extend(u.groups.iter().filter(|g| **g != u.gid));
@@ -84,7 +84,7 @@ pub(super) fn created(id: &str, c: &v1::ContainerConfig, now: i64) -> v1::Contai
         labels: c.labels.clone(),
         annotations: c.annotations.clone(),
         mounts: c.mounts.clone(),
-        log_path: c.log_path.clone(),
+        log_path: Path::new(log_directory).join(&c.log_path).display().to_string(),
         user: Some(v1::ContainerUser {
             linux: Some(v1::LinuxContainerUser { uid: u.uid, gid: u.gid, supplemental_groups: groups }),
         }),

@@ -433,7 +433,7 @@ impl Runtime for SimRuntime {
         }
         let limit = process::memory_limit(&config).unwrap_or(self.parts.memory);
         let container = Container {
-            status: process::created(&id, &config, self.now_ns()),
+            status: process::created(&id, &config, &s.config.log_directory, self.now_ns()),
             sandbox: sandbox.to_owned(),
             config,
             proc: None,

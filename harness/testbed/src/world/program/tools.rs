@@ -21,10 +21,12 @@ pub(super) async fn run(p: &Proc, argv: &[String]) -> i32 {
         "false" => 1,
         "exit" => args.first().and_then(|a| a.parse().ok()).unwrap_or(0),
         "sleep" => sleep(p, args).await,
-        "pause" => loop {
+        "pause" => {
+            // As the first process it has to ask for the signals that end it.
+            [2, TERM].into_iter().for_each(|n| p.signals.catch(n));
             p.signals.wait().await;
-            p.signals.take();
-        },
+            0
+        }
         "oom" => oom(p, args).await,
         "write" => match args {
             [file, text @ ..] => done(p.files.write(&p.at(file), format!("{}\n", text.join(" ")).as_bytes())),
