@@ -1,3 +1,4 @@
+//! Order, thresholds and messages of node-pressure eviction.
 use std::sync::Arc;
 
 use podlab_api::{
