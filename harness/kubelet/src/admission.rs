@@ -4,12 +4,13 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use podlab_api::core::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration};
 use podlab_lifecycle::{
+    eviction::critical,
     resources::{pod_requests, quantity},
     spec,
     status::Verdict,
 };
 
-use crate::{agent::Agent, eviction, sysctls};
+use crate::{agent::Agent, eviction, pods::EndRequest, preemption, sysctls};
 
 /// Lets a Pod in beside those that are there, or says why not.
 pub(crate) fn admit(agent: &Agent, pod: &Pod, active: &[Arc<Pod>]) -> Result<(), Verdict> {
@@ -19,7 +20,9 @@ pub(crate) fn admit(agent: &Agent, pod: &Pod, active: &[Arc<Pod>]) -> Result<(),
     if agent.leaving.load(std::sync::atomic::Ordering::Acquire) {
         return Err(verdict("NodeShutdown".to_owned(), "Pod was rejected as the node is shutting down.".to_owned()));
     }
-    fits(pod, active, &agent.capacity_for_pods())?;
+    if let Err(verdict) = fits(pod, active, &agent.capacity_for_pods()) {
+        make_room(agent, pod, active).ok_or(verdict)?;
+    }
     matches_node(pod, &node)?;
     ports(pod, active)?;
     taints(pod, &node)
@@ -31,8 +34,22 @@ pub(crate) fn tolerates_no_schedule(pod: &Pod, key: &str) -> bool {
     spec::pod_spec(pod).tolerations.iter().flatten().any(|t| tolerates(t, &taint))
 }
 
+/// Ends others for a critical Pod; `None` when that does not help. They may still be ending while it starts.
+fn make_room(agent: &Agent, pod: &Pod, active: &[Arc<Pod>]) -> Option<()> {
+    if !critical(pod) {
+        return None;
+    }
+    let missing = preemption::missing(pod, active, &agent.capacity_for_pods());
+    for victim in preemption::victims(pod, active, &missing)? {
+        agent.say.warn(&victim, preemption::REASON, preemption::MESSAGE);
+        let uid = victim.metadata.uid.clone().unwrap_or_default();
+        agent.workers.end(&uid, EndRequest { grace: None, verdict: Some(preemption::verdict()) });
+    }
+    Some(())
+}
+
 fn verdict(reason: String, message: String) -> Verdict {
-    Verdict { reason, message, disruption: false }
+    Verdict { reason, message, disruption: None }
 }
 
 /// Resources, in the order upstream reports them: Pods, CPU, memory, ephemeral storage, the others.

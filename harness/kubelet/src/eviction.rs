@@ -124,7 +124,7 @@ fn local_storage(
     for pod in pods {
         let Some(used) = pod.metadata.uid.as_ref().and_then(|u| all.get(u)) else { continue };
         if let Some(message) = eviction::local_storage(pod, used, dedicated_imagefs) {
-            let verdict = Verdict { reason: "Evicted".to_owned(), message, disruption: false };
+            let verdict = Verdict { reason: "Evicted".to_owned(), message, disruption: None };
             if evict(agent, pod, eviction::IMMEDIATE_GRACE, verdict, BTreeMap::new()) {
                 agent.metrics.evicted("local-storage");
                 evicted.push(pod.clone());
@@ -166,7 +166,8 @@ fn evict_one(
     for pod in pods {
         let (message, notes) = eviction::message(threshold.signal.resource(), &pod, used(&pod), act, seen);
         let grace = eviction::grace(threshold, agent.config.eviction.max_pod_grace);
-        let verdict = Verdict { reason: "Evicted".to_owned(), message, disruption: true };
+        let disruption = Some(message.clone());
+        let verdict = Verdict { reason: "Evicted".to_owned(), message, disruption };
         if evict(agent, &pod, grace, verdict, notes) {
             agent.metrics.evicted(threshold.signal.as_str());
             return vec![pod];
@@ -201,5 +202,5 @@ pub(crate) fn admit(pod: &Pod, conditions: &BTreeSet<Pressure>) -> Result<(), Ve
     }
     let names: Vec<&str> = conditions.iter().map(|p| p.as_str()).collect();
     let message = format!("The node had condition: [{}]. ", names.join(" "));
-    Err(Verdict { reason: "Evicted".to_owned(), message, disruption: false })
+    Err(Verdict { reason: "Evicted".to_owned(), message, disruption: None })
 }

@@ -26,6 +26,7 @@ mod node;
 mod objects;
 mod pleg;
 mod pods;
+mod preemption;
 mod prober;
 mod rotation;
 mod runtime;

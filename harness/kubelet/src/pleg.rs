@@ -127,7 +127,10 @@ async fn listing(agent: &Agent) -> Cri<Vec<Seen>> {
 /// Lists everything, tells the workers what is news to them.
 async fn relist(agent: &Arc<Agent>) -> Cri<()> {
     let mut strangers = BTreeSet::new();
-    for s in listing(agent).await? {
+    let began = agent.clock.now();
+    let all = listing(agent).await?;
+    agent.metrics.observe("kubelet_pleg_relist_duration_seconds", &[], agent.clock.now().since(began));
+    for s in all {
         if !agent.workers.runtime_event(&s.uid, &s.id, s.state) && !s.uid.is_empty() {
             strangers.insert(s.uid);
         }
@@ -171,6 +174,7 @@ pub(crate) async fn remove_orphans(agent: &Arc<Agent>, known: &BTreeSet<String>)
 }
 
 async fn remove_orphan(agent: &Arc<Agent>, uid: &str) -> Cri<()> {
+    agent.metrics.inc("kubelet_orphaned_runtime_pods_total", &[]);
     let selector: std::collections::BTreeMap<String, String> = [(labels::POD_UID.to_owned(), uid.to_owned())].into();
     let running = v1::ContainerFilter {
         label_selector: selector,

@@ -81,7 +81,11 @@ async fn end_all(agent: &Agent) {
         for (pod, uid) in pods.iter().zip(&uids) {
             let own = spec::pod_spec(pod).termination_grace_period_seconds.unwrap_or(30);
             let most = i64::try_from(group.grace.as_secs()).unwrap_or(i64::MAX);
-            let verdict = Verdict { reason: "Terminated".to_owned(), message: MESSAGE.to_owned(), disruption: true };
+            let verdict = Verdict {
+                reason: "Terminated".to_owned(),
+                message: MESSAGE.to_owned(),
+                disruption: Some(MESSAGE.to_owned()),
+            };
             agent.workers.end(uid, EndRequest { grace: Some(own.min(most)), verdict: Some(verdict) });
         }
         while agent.clock.now() < until && !uids.iter().all(|u| agent.workers.is_cleaned(u)) {

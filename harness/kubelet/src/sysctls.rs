@@ -78,7 +78,7 @@ pub(crate) fn admit(pod: &Pod, allowed: &[String]) -> Result<(), Verdict> {
             None => "not allowlisted",
         };
         let message = format!("forbidden sysctl: \"{name}\" {why}");
-        return Err(Verdict { reason: "SysctlForbidden".to_owned(), message, disruption: false });
+        return Err(Verdict { reason: "SysctlForbidden".to_owned(), message, disruption: None });
     }
     Ok(())
 }

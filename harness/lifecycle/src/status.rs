@@ -42,8 +42,8 @@ pub struct Verdict {
     pub reason: String,
     /// `status.message`.
     pub message: String,
-    /// Whether it is the node's doing: shown as the condition `DisruptionTarget`, with the same message.
-    pub disruption: bool,
+    /// Message of the condition `DisruptionTarget`, when it is the node's doing.
+    pub disruption: Option<String>,
 }
 
 /// What [`generate`] needs besides the containers.
@@ -115,9 +115,9 @@ pub fn generate(inputs: &Inputs<'_>) -> PodStatus {
         &foreign,
     );
     conditions.extend(inputs.resize.map(|r| r.condition(pod.metadata.generation)));
-    if let Some(v) = inputs.verdict.filter(|v| v.disruption) {
+    if let Some(message) = inputs.verdict.and_then(|v| v.disruption.as_deref()) {
         conditions.retain(|c| c.type_ != condition::DISRUPTION_TARGET);
-        conditions.push(terminated_by_agent(pod, &v.message));
+        conditions.push(terminated_by_agent(pod, message));
     }
     let ips = pod_ips(inputs, previous);
     let some = |l: Vec<ContainerStatus>| Some(l).filter(|l| !l.is_empty());

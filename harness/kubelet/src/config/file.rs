@@ -11,7 +11,7 @@ use podlab_lifecycle::{eviction, resources::CRITICAL_PRIORITY};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{EvictionConfig, ImageGcConfig, ImagePulls, KubeletConfig, ShutdownGroup, go_duration};
+use super::{EvictionConfig, ImageGcConfig, ImagePulls, KubeletConfig, ShutdownGroup, flags, go_duration};
 
 /// Largest file taken, bytes.
 const MAX_FILE: usize = 1 << 20;
@@ -216,90 +216,6 @@ fn duration(name: &str, text: &str) -> Result<Duration, ConfigFileError> {
     go_duration::parse(text).ok_or_else(|| invalid(format!("{name}: time: invalid duration \"{text}\"")))
 }
 
-/// How the value of a flag is written.
-#[derive(Clone, Copy)]
-enum FlagKind {
-    Text,
-    Number,
-    Bool,
-    /// `a<1,b<2`
-    Bounds,
-    /// `a=1,b=2`
-    Pairs,
-    /// `a,b`
-    List,
-    /// `key=value:effect,…`
-    Taints,
-}
-
-/// Flags and the fields they set. Source: k/k cmd/kubelet/app/options/options.go AddKubeletConfigFlags.
-const FLAGS: [(&str, &str, FlagKind); 36] = {
-    use FlagKind::{Bool, Bounds, List, Number, Pairs, Taints, Text};
-    [
-        ("allowed-unsafe-sysctls", "allowedUnsafeSysctls", List),
-        ("cluster-dns", "clusterDNS", List),
-        ("cluster-domain", "clusterDomain", Text),
-        ("container-log-max-files", "containerLogMaxFiles", Number),
-        ("container-log-max-size", "containerLogMaxSize", Text),
-        ("cpu-cfs-quota", "cpuCFSQuota", Bool),
-        ("eviction-hard", "evictionHard", Bounds),
-        ("eviction-max-pod-grace-period", "evictionMaxPodGracePeriod", Number),
-        ("eviction-minimum-reclaim", "evictionMinimumReclaim", Pairs),
-        ("eviction-pressure-transition-period", "evictionPressureTransitionPeriod", Text),
-        ("eviction-soft", "evictionSoft", Bounds),
-        ("eviction-soft-grace-period", "evictionSoftGracePeriod", Pairs),
-        ("file-check-frequency", "fileCheckFrequency", Text),
-        ("image-gc-high-threshold", "imageGCHighThresholdPercent", Number),
-        ("image-gc-low-threshold", "imageGCLowThresholdPercent", Number),
-        ("kube-reserved", "kubeReserved", Pairs),
-        ("local-storage-capacity-isolation", "localStorageCapacityIsolation", Bool),
-        ("max-parallel-image-pulls", "maxParallelImagePulls", Number),
-        ("max-pods", "maxPods", Number),
-        ("minimum-image-ttl-duration", "imageMinimumGCAge", Text),
-        ("node-status-max-images", "nodeStatusMaxImages", Number),
-        ("node-status-update-frequency", "nodeStatusUpdateFrequency", Text),
-        ("pod-manifest-path", "staticPodPath", Text),
-        ("pod-max-pids", "podPidsLimit", Number),
-        ("pods-per-core", "podsPerCore", Number),
-        ("provider-id", "providerID", Text),
-        ("register-node", "registerNode", Bool),
-        ("register-with-taints", "registerWithTaints", Taints),
-        ("resolv-conf", "resolvConf", Text),
-        ("seccomp-default", "seccompDefault", Bool),
-        ("serialize-image-pulls", "serializeImagePulls", Bool),
-        ("sync-frequency", "syncFrequency", Text),
-        ("system-reserved", "systemReserved", Pairs),
-        ("shutdown-grace-period", "shutdownGracePeriod", Text),
-        ("shutdown-grace-period-critical-pods", "shutdownGracePeriodCriticalPods", Text),
-        ("pod-log-dir", "podLogsDir", Text),
-    ]
-};
-
-fn flag_value(name: &str, kind: FlagKind, text: &str) -> Result<Value, ConfigFileError> {
-    let bad = || invalid(format!("--{name}: {text:?}"));
-    let parts = || text.split(',').filter(|p| !p.is_empty());
-    let pairs = |between: char| -> Result<Value, ConfigFileError> {
-        let one = |p: &str| p.split_once(between).map(|(k, v)| (k.to_owned(), Value::from(v))).ok_or_else(bad);
-        parts().map(one).collect::<Result<serde_json::Map<_, _>, _>>().map(Value::Object)
-    };
-    Ok(match kind {
-        FlagKind::Text => text.into(),
-        FlagKind::Number => text.parse::<i64>().map_err(|_| bad())?.into(),
-        FlagKind::Bool => text.parse::<bool>().map_err(|_| bad())?.into(),
-        FlagKind::Bounds => pairs('<')?,
-        FlagKind::Pairs => pairs('=')?,
-        FlagKind::List => parts().collect::<Vec<_>>().into(),
-        FlagKind::Taints => {
-            let one = |p: &str| {
-                let (pair, effect) = p.split_once(':').ok_or_else(bad)?;
-                let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-                Ok(serde_json::json!({"key": key, "value": value, "effect": effect}))
-            };
-            parts().map(one).collect::<Result<Vec<_>, ConfigFileError>>()?.into()
-        }
-    })
-}
-
 impl KubeletConfig {
     /// Takes over flags, each `name=value` (with or without leading dashes; a bare name is `true`), over what is
     /// configured so far.
@@ -310,14 +226,7 @@ impl KubeletConfig {
         if flags.is_empty() {
             return Ok(Vec::new());
         }
-        let mut tree = serde_json::Map::new();
-        for flag in flags {
-            let (name, value) = flag.split_once('=').unwrap_or((flag, "true"));
-            let name = name.trim_start_matches('-');
-            let known = FLAGS.iter().find(|(n, ..)| *n == name);
-            let (_, field, kind) = known.ok_or_else(|| invalid(format!("unknown flag: --{name}")))?;
-            tree.insert((*field).to_owned(), flag_value(name, *kind, value)?);
-        }
+        let tree = flags::fields(flags)?;
         let file: File =
             serde_json::from_value(Value::Object(tree)).map_err(|e| ConfigFileError::Parse(e.to_string()))?;
         let without_effect = file.without_effect();
@@ -552,103 +461,4 @@ impl KubeletConfig {
 }
 
 #[cfg(test)]
-mod tests {
-    use podlab_lifecycle::eviction::Signal;
-
-    use super::*;
-
-    fn read(body: &str) -> Result<(KubeletConfig, Vec<&'static str>), ConfigFileError> {
-        let mut config = KubeletConfig::new("n", Vec::new());
-        let text = format!("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n{body}");
-        config.apply_file(&text).map(|others| (config, others))
-    }
-
-    #[test]
-    fn what_a_file_says_is_taken_over_and_the_rest_keeps_its_default() {
-        let (c, others) = read(
-            "maxPods: 7\npodsPerCore: 2\nevictionHard: {memory.available: 1Gi}\nimageGCHighThresholdPercent: 50\n\
-             imageGCLowThresholdPercent: 40\ncontainerLogMaxSize: 1Mi\ncontainerLogMaxFiles: 2\n\
-             shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s\nserializeImagePulls: false\n\
-             maxParallelImagePulls: 3\nstaticPodPath: /m\nkubeReserved: {cpu: 100m}\nsystemReserved: {cpu: 50m}\n\
-             registerWithTaints: [{key: a, effect: NoSchedule}]\ncgroupDriver: systemd\n",
-        )
-        .unwrap();
-        assert_eq!(others, ["cgroupDriver"]);
-        assert_eq!((c.pod_capacity(2000), c.pod_capacity(8000)), (4, 7));
-        let signals: Vec<Signal> = c.eviction.thresholds.iter().map(|t| t.signal).collect();
-        assert_eq!(signals, [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable]);
-        assert_eq!((c.image_gc.high, c.image_gc.low), (50, 40));
-        assert_eq!((c.container_log_max_size, c.container_log_max_files), (1 << 20, 2));
-        assert_eq!(c.image_pulls, ImagePulls::Parallel(Some(3)));
-        assert_eq!(c.reserved["cpu"], 150);
-        assert_eq!(c.taints[0].key, "a");
-        let shutdown: Vec<_> = c.shutdown.iter().map(|g| (g.priority, g.grace.as_secs())).collect();
-        assert_eq!(shutdown, [(0, 20), (CRITICAL_PRIORITY, 10)]);
-        assert_eq!(c.node_status_period, Duration::from_secs(10));
-    }
-
-    #[test]
-    fn what_upstream_does_not_know_is_an_error_that_says_where() {
-        let text = read("maxPods: 7\nmaxPodz: 8\n").unwrap_err().to_string();
-        assert!(text.contains("maxPodz") && text.contains('4'), "{text}");
-        let other = KubeletConfig::new("n", Vec::new()).apply_file("apiVersion: v1\nkind: Pod\n").unwrap_err();
-        assert!(matches!(other, ConfigFileError::Kind { .. }), "{other}");
-    }
-
-    #[test]
-    fn values_that_make_no_sense_are_refused_and_change_nothing() {
-        for bad in [
-            "maxPods: many",
-            "maxPods: -1",
-            "syncFrequency: soon",
-            "syncFrequency: 0s",
-            "evictionHard: {memory.free: 1Mi}",
-            "evictionSoft: {memory.available: 1Mi}",
-            "imageGCLowThresholdPercent: 90",
-            "containerLogMaxFiles: 1",
-            "maxParallelImagePulls: 0",
-            "serializeImagePulls: true\nmaxParallelImagePulls: 5",
-            "shutdownGracePeriodCriticalPods: 10s",
-            "shutdownGracePeriod: 10s\nshutdownGracePeriodByPodPriority: []",
-            "systemReserved: {goats: 1}",
-            "crashLoopBackOff: {maxContainerRestartPeriod: 0s}",
-        ] {
-            let mut c = KubeletConfig::new("n", Vec::new());
-            let text =
-                format!("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 3\n{bad}");
-            assert!(c.apply_file(&text).is_err(), "{bad}");
-            assert_eq!(c.max_pods, 110, "{bad}");
-        }
-    }
-
-    #[test]
-    fn flags_say_the_same_as_the_file() {
-        let (file, _) = read(concat!(
-            "maxPods: 7\nevictionHard: {memory.available: 1Gi, nodefs.available: 5%}\nserializeImagePulls: false\n",
-            "registerWithTaints: [{key: a, value: b, effect: NoSchedule}]\nsystemReserved: {cpu: 50m}\n",
-        ))
-        .unwrap();
-        let mut c = KubeletConfig::new("n", Vec::new());
-        let flags = [
-            "--max-pods=7",
-            "eviction-hard=memory.available<1Gi,nodefs.available<5%",
-            "serialize-image-pulls=false",
-            "register-with-taints=a=b:NoSchedule",
-            "system-reserved=cpu=50m",
-        ];
-        c.apply_flags(&flags.map(str::to_owned)).unwrap();
-        assert_eq!((c.max_pods, &c.eviction, c.image_pulls), (file.max_pods, &file.eviction, file.image_pulls));
-        assert_eq!((&c.taints, &c.reserved), (&file.taints, &file.reserved));
-        for bad in ["max-podz=1", "max-pods=many", "eviction-hard=x", "register-with-taints=a"] {
-            assert!(c.apply_flags(&[bad.to_owned()]).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn one_hard_threshold_switches_the_others_defaults_off_unless_they_are_merged() {
-        let merged = "evictionHard: {memory.available: 1Gi}\nmergeDefaultEvictionSettings: true\n";
-        assert_eq!(read(merged).unwrap().0.eviction.thresholds.len(), 6);
-        let soft = "evictionSoft: {pid.available: 5%}\nevictionSoftGracePeriod: {pid.available: 1m}\n";
-        assert_eq!(read(soft).unwrap().0.eviction.thresholds.len(), 7);
-    }
-}
+mod tests;

@@ -1,6 +1,7 @@
 //! What a node agent is told at its start.
 
 mod file;
+mod flags;
 pub(crate) mod go_duration;
 mod show;
 

@@ -38,6 +38,7 @@ struct State {
     cgroups: BTreeMap<String, PodCgroupLimits>,
     used: BTreeMap<String, CgroupStats>,
     pids: (u64, u64),
+    http: BTreeMap<String, Result<HttpAnswer, String>>,
 }
 
 /// What answers probes of a machine in memory. Errors are Go's text.
@@ -155,6 +156,11 @@ impl MemoryHost {
     /// Most process ids and those in use, from now on.
     pub fn set_pids(&self, most: u64, used: u64) {
         self.state.lock().pids = (most, used);
+    }
+
+    /// What a GET of a URL gives from now on; others are refused.
+    pub fn set_http(&self, url: &str, answer: Result<HttpAnswer, String>) {
+        self.state.lock().http.insert(url.to_owned(), answer);
     }
 
     /// Makes a socket file, as a plugin that listens does.
@@ -421,6 +427,10 @@ impl Host for MemoryHost {
     }
 
     async fn http_get(&self, probe: &HttpProbe, timeout: Duration) -> Result<HttpAnswer, String> {
+        let scripted = self.state.lock().http.get(&probe.url()).cloned();
+        if let Some(answer) = scripted {
+            return answer;
+        }
         match self.dialer.get() {
             Some(d) => d.http_get(probe, timeout).await,
             None => Err(format!("dial tcp {}:{}: connect: connection refused", probe.host, probe.port)),

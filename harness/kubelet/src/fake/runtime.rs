@@ -81,6 +81,13 @@ impl MemoryRuntime {
         self.state.lock().images.insert(name.to_owned(), script);
     }
 
+    /// Forgets every sandbox and container, as a node that was set up anew does. Nobody is told.
+    pub fn lose_everything(&self) {
+        let mut state = self.state.lock();
+        state.sandboxes.clear();
+        state.containers.clear();
+    }
+
     /// Images that are on the node.
     pub fn images_present(&self) -> Vec<String> {
         self.state.lock().images.iter().filter(|(_, s)| s.present).map(|(n, _)| n.clone()).collect()

@@ -32,6 +32,17 @@ pub(super) async fn dial(clock: &Clock, host: &str, port: u16, timeout: Duration
     }
 }
 
+/// What Go says of a server that answers a handshake with something else.
+pub(crate) const PLAIN_HTTP: &str = "http: server gave HTTP response to HTTPS client";
+
+fn tls_text(e: &io::Error) -> String {
+    let inner = e.get_ref().and_then(|i| i.downcast_ref::<rustls::Error>());
+    if matches!(inner, Some(rustls::Error::InvalidMessage(_))) {
+        return PLAIN_HTTP.to_owned();
+    }
+    format!("remote error: tls: {e}")
+}
+
 /// The kernel's word for an errno, in Go's spelling.
 fn errno_text(e: &io::Error) -> String {
     match e.raw_os_error() {
@@ -56,7 +67,7 @@ async fn exchange(clock: &Clock, probe: &HttpProbe, timeout: Duration) -> Result
     if probe.scheme.eq_ignore_ascii_case("https") {
         let name = ServerName::try_from(probe.host.clone()).map_err(|e| e.to_string())?;
         let connector = tokio_rustls::TlsConnector::from(trusting()?);
-        let tls = connector.connect(name, tcp).await.map_err(|e| format!("remote error: tls: {e}"))?;
+        let tls = connector.connect(name, tcp).await.map_err(|e| tls_text(&e))?;
         return send(tls, probe).await;
     }
     send(tcp, probe).await

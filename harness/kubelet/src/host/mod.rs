@@ -14,6 +14,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+pub(crate) use http_probe::PLAIN_HTTP;
 pub use linux::LinuxHost;
 use podlab_lifecycle::resources::PodCgroupLimits;
 

@@ -56,11 +56,6 @@ const RUNTIME: &[f64] = &[
 ];
 /// Prometheus' own.
 const USUAL: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
-/// Starts of Pods.
-const STARTS: &[f64] = &[
-    0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0,
-    600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
-];
 
 use Kind::{Counter, Gauge};
 
@@ -71,16 +66,12 @@ pub(super) const TABLE: &[Row] = &[
     row("kubelet_admission_rejections_total", Counter, "Cumulative number pod admission rejections by the Kubelet."),
     row("kubelet_desired_pods", Gauge, "The number of pods the kubelet is being instructed to run."),
     row("kubelet_evictions", Counter, "Cumulative number of pod evictions by eviction signal"),
-    row("kubelet_graceful_shutdown_end_time_seconds", Gauge, "Last graceful shutdown end time since unix epoch in seconds"),
-    row("kubelet_graceful_shutdown_start_time_seconds", Gauge, "Last graceful shutdown start time since unix epoch in seconds"),
     row("kubelet_image_garbage_collected_total", Counter, "Total number of images garbage collected by the kubelet, whether through disk usage or image age."),
     row("kubelet_mirror_pods", Gauge, "The number of mirror pods the kubelet will try to create (one per admitted static pod)"),
     row("kubelet_node_name", Gauge, "The node's name. The count is always 1."),
     row("kubelet_orphaned_runtime_pods_total", Counter, "Number of pods that have been detected in the container runtime without being already known to the pod worker."),
     times("kubelet_pleg_relist_duration_seconds", "Duration in seconds for relisting pods in PLEG.", USUAL),
-    times("kubelet_pod_start_total_duration_seconds", "Duration in seconds to start a pod since creation, including time to pull images and run init containers, measured as observed via watch", STARTS),
     times("kubelet_pod_worker_duration_seconds", "Duration in seconds to sync a single pod. Broken down by operation type: create, update, or sync", USUAL),
-    row("kubelet_preemptions", Counter, "Cumulative number of pod preemptions by preemption resource"),
     times("kubelet_run_podsandbox_duration_seconds", "Duration in seconds of the run_podsandbox operations. Broken down by RuntimeClass.Handler.", USUAL),
     row("kubelet_run_podsandbox_errors_total", Counter, "Cumulative number of the run_podsandbox operation errors by RuntimeClass.Handler."),
     row("kubelet_running_containers", Gauge, "Number of containers currently running"),

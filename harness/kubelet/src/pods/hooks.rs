@@ -8,7 +8,7 @@ use podlab_lifecycle::spec;
 use crate::{
     agent::Agent,
     container::expand_static,
-    host::HttpProbe,
+    host::{HttpAnswer, HttpProbe, PLAIN_HTTP},
     prober::dial::{headers, port_of},
 };
 
@@ -59,7 +59,11 @@ pub(super) async fn run(
             c.name,
             spec::pod_label(pod)
         );
-        return match agent.host.http_get(&request, HTTP_TIMEOUT).await {
+        let mut answer = agent.host.http_get(&request, HTTP_TIMEOUT).await;
+        if request.scheme == "https" && answer.as_ref().is_err_and(|e| e.contains(PLAIN_HTTP)) {
+            answer = over_http(agent, pod, &request).await;
+        }
+        return match answer {
             Ok(a) if a.status < 400 => Ok(()),
             Ok(a) => Err(format!(
                 "{head} - error: HTTP hook failed with statuscode: {}, message: {:?}",
@@ -73,4 +77,20 @@ pub(super) async fn run(
         agent.clock.sleep(Duration::from_secs(u64::try_from(sleep.seconds).unwrap_or(0))).await;
     }
     Ok(())
+}
+
+/// A hook that was declared for HTTPS and meets a plain server is asked again without, and without what only an
+/// encrypted request may carry. Source: handlers.go runHTTPHandler.
+async fn over_http(agent: &Agent, pod: &Pod, request: &HttpProbe) -> Result<HttpAnswer, String> {
+    let mut plain = HttpProbe { scheme: "http".to_owned(), ..request.clone() };
+    plain.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("authorization"));
+    let answer = agent.host.http_get(&plain, HTTP_TIMEOUT).await;
+    if answer.is_ok() {
+        let message = format!(
+            "request to HTTPS lifecycle hook {}:{} got HTTP response, retry with HTTP succeeded",
+            request.host, request.port
+        );
+        agent.say.warn(pod, "LifecycleHTTPFallback", message);
+    }
+    answer
 }

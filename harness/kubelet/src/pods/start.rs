@@ -35,12 +35,25 @@ pub(super) struct Failed {
 impl Worker {
     /// Starts a container; its failure is remembered for the status.
     pub(super) async fn start(&mut self, round: &Round, kind: ContainerKind, c: &Container) -> Result<(), Failed> {
+        let kind_label = match kind {
+            ContainerKind::Init => "init_container",
+            ContainerKind::Regular => "container",
+            ContainerKind::Ephemeral => "ephemeral_container",
+        };
+        let agent = self.agent.clone();
+        let labels = [("container_type", kind_label)];
         match self.try_start(round, kind, c).await {
             Ok(()) => {
+                agent.metrics.inc("kubelet_started_containers_total", &labels);
                 self.failures.remove(&c.name);
                 Ok(())
             }
             Err((failure, failed)) => {
+                if failure.reason != WaitingReason::CrashLoopBackOff {
+                    let labels = [labels[0], ("code", failure.reason.as_str())];
+                    agent.metrics.inc("kubelet_started_containers_total", &labels[..1]);
+                    agent.metrics.inc("kubelet_started_containers_errors_total", &labels);
+                }
                 self.failures.insert(c.name.clone(), failure);
                 Err(failed)
             }

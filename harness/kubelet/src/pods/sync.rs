@@ -314,6 +314,12 @@ impl Worker {
                 return None;
             }
         };
+        if spec::pod_spec(pod).host_users == Some(false) {
+            // A Pod that asks for a user namespace must not run without one.
+            let error = format!("RuntimeClass handler \"{handler}\" does not support user namespaces");
+            agent.say.warn(pod, "FailedCreatePodSandBox", format!("Failed to create pod sandbox: {error}"));
+            return None;
+        }
         let start = agent.recorder.now();
         let made = agent.runtime.run_pod_sandbox(config.clone(), &handler).await;
         let outcome = made.as_ref().map_or_else(|e| Outcome::Error(e.to_string()), |_| Outcome::Ok);

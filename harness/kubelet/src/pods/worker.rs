@@ -110,7 +110,7 @@ impl Worker {
                     state = step(state, WorkerEvent::AskedToEnd);
                     continue;
                 }
-                WorkerState::Syncing => match self.sync(&pod).await {
+                WorkerState::Syncing => match self.timed_sync(&pod).await {
                     Synced::Terminal => {
                         state = step(state, WorkerEvent::BecameTerminal);
                         continue;
@@ -146,6 +146,15 @@ impl Worker {
             let due = requeue(next, self.agent.config.sync_period, self.agent.rng.unit());
             self.mailbox.wait(&self.agent.clock, due).await;
         }
+    }
+
+    async fn timed_sync(&mut self, pod: &Arc<Pod>) -> Synced {
+        let operation = if self.may_have_history { "sync" } else { "create" };
+        let began = self.agent.clock.now();
+        let synced = self.sync(pod).await;
+        let took = self.agent.clock.now().since(began);
+        self.agent.metrics.observe("kubelet_pod_worker_duration_seconds", &[("operation_type", operation)], took);
+        synced
     }
 
     /// Reads the Pod from the runtime; what it saw counts as known.
@@ -222,7 +231,7 @@ impl Worker {
         if passed {
             self.agent.say.normal(pod, "DeadlineExceeded", MESSAGE);
             self.verdict =
-                Some(Verdict { reason: "DeadlineExceeded".to_owned(), message: MESSAGE.to_owned(), disruption: false });
+                Some(Verdict { reason: "DeadlineExceeded".to_owned(), message: MESSAGE.to_owned(), disruption: None });
         }
     }
 

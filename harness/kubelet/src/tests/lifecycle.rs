@@ -224,3 +224,34 @@ fn a_restart_rule_makes_every_container_start_over() {
         w.end().await;
     });
 }
+
+#[test]
+fn a_pod_that_asks_for_a_user_namespace_does_not_run_without_one() {
+    run(async {
+        let w = World::new().await;
+        let mut spec = one("sleep", json!({}));
+        spec["hostUsers"] = false.into();
+        w.create("a", spec).await;
+        let message = "FailedCreatePodSandBox: Failed to create pod sandbox: RuntimeClass handler \"\" does not support user namespaces";
+        w.until("refusal", |w| w.events().contains(&message.to_owned())).await;
+        assert_eq!(w.runtime.counts(), (0, 0));
+        w.end().await;
+    });
+}
+
+#[test]
+fn an_https_hook_that_meets_a_plain_server_is_asked_again_without_tls() {
+    run(async {
+        let w = World::new().await;
+        let hook =
+            json!({"postStart": {"httpGet": {"scheme": "HTTPS", "host": "hook.test", "port": 8443, "path": "/up"}}});
+        w.host.set_http("https://hook.test:8443/up", Err("http: server gave HTTP response to HTTPS client".into()));
+        let fine = crate::HttpAnswer { status: 200, location: None, body: Vec::new() };
+        w.host.set_http("http://hook.test:8443/up", Ok(fine));
+        w.create("a", one("sleep", json!({"lifecycle": hook}))).await;
+        w.until("Ready", |w| is_ready(w, "a")).await;
+        let said = "LifecycleHTTPFallback: request to HTTPS lifecycle hook hook.test:8443 got HTTP response, retry with HTTP succeeded";
+        assert!(w.events().contains(&said.to_owned()), "{:?}", w.events());
+        w.end().await;
+    });
+}

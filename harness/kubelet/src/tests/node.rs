@@ -413,3 +413,30 @@ fn a_bound_on_processes_is_set_on_the_pods_cgroup() {
         w.end().await;
     });
 }
+
+#[test]
+fn a_critical_pod_that_does_not_fit_takes_the_place_of_another() {
+    run(async {
+        let w = World::new().await;
+        let asks = |cpu: &str, priority: i32| {
+            let mut spec = one("sleep", json!({"resources": {"requests": {"cpu": cpu}}}));
+            spec["priority"] = priority.into();
+            spec
+        };
+        w.create("victim", asks("1500m", 0)).await;
+        w.until("Ready", |w| is_ready(w, "victim")).await;
+        w.create("ordinary", asks("1", 1000)).await;
+        w.until("rejected", |w| phase(w, "ordinary") == "Failed").await;
+        assert!(is_ready(&w, "victim"), "priority alone takes nothing on the node");
+        w.create("system", asks("1", 2_000_000_000)).await;
+        w.until("Ready", |w| is_ready(w, "system")).await;
+        w.until("preempted", |w| phase(w, "victim") == "Failed").await;
+        let p = w.pod("victim").unwrap();
+        assert_eq!(p["status"]["reason"], "Preempting");
+        let target = pod_condition(&p, "DisruptionTarget");
+        assert_eq!(target["reason"], "TerminationByKubelet");
+        assert_eq!(target["message"], "Pod was preempted by Kubelet to accommodate a critical pod.");
+        assert!(w.events().contains(&"Preempting: Preempted in order to admit critical pod".to_owned()));
+        w.end().await;
+    });
+}

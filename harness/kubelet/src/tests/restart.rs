@@ -70,3 +70,82 @@ fn what_was_deleted_meanwhile_is_stopped_and_removed() {
         w.end().await;
     });
 }
+
+/// Two init containers and a regular one.
+fn in_order() -> serde_json::Value {
+    let mut spec = one("sleep", json!({}));
+    spec["initContainers"] = json!([{"name": "i1", "image": "img:1"}, {"name": "i2", "image": "img:1"}]);
+    spec
+}
+
+fn starts(w: &World) -> Vec<String> {
+    w.runtime.calls().into_iter().filter(|c| c.starts_with("StartContainer")).collect()
+}
+
+#[test]
+fn a_crash_in_the_init_phase_neither_repeats_nor_skips_a_step() {
+    for crash_at in [1, 3, 5, 7] {
+        run(async {
+            let mut w = World::new().await;
+            w.runtime.script("i1", vec![Script::exits(secs(2), 0)]);
+            w.runtime.script("i2", vec![Script::exits(secs(4), 0)]);
+            w.create("a", in_order()).await;
+            w.clock.sleep(secs(crash_at)).await;
+            w.crash().await;
+            w.clock.sleep(secs(2)).await;
+            w.boot();
+            w.until("Ready", |w| is_ready(w, "a")).await;
+            assert_eq!(
+                starts(&w),
+                ["StartContainer i1", "StartContainer i2", "StartContainer c"],
+                "crash at {crash_at}"
+            );
+            let status = w.pod("a").unwrap()["status"]["containerStatuses"][0].clone();
+            assert_eq!(status["restartCount"], 0);
+            w.end().await;
+        });
+    }
+}
+
+#[test]
+fn a_node_that_lost_everything_starts_its_pods_anew_in_order() {
+    run(async {
+        let mut w = World::new().await;
+        w.runtime.script("i1", vec![Script::exits(secs(1), 0)]);
+        w.runtime.script("i2", vec![Script::exits(secs(1), 0)]);
+        w.create("a", in_order()).await;
+        w.until("Ready", |w| is_ready(w, "a")).await;
+        w.crash().await;
+        w.runtime.lose_everything();
+        w.clock.sleep(secs(30)).await;
+        w.boot();
+        w.until("started anew", |w| starts(w).len() == 6).await;
+        w.until("Ready", |w| {
+            is_ready(w, "a") && w.pod("a").unwrap()["status"]["containerStatuses"][0]["restartCount"] == 1
+        })
+        .await;
+        assert_eq!(starts(&w)[3..], ["StartContainer i1", "StartContainer i2", "StartContainer c"]);
+        w.end().await;
+    });
+}
+
+#[test]
+fn a_crash_while_a_pod_ends_does_not_keep_it_from_ending() {
+    for crash_at in [0, 2, 4] {
+        run(async {
+            let mut w = World::new().await;
+            w.runtime.script("c", vec![Script::forever().stubborn()]);
+            w.create("a", one("sleep", json!({}))).await;
+            w.until("Ready", |w| is_ready(w, "a")).await;
+            w.delete("a").await;
+            w.clock.sleep(secs(crash_at)).await;
+            w.crash().await;
+            w.clock.sleep(secs(1)).await;
+            w.boot();
+            w.until("gone", |w| w.pod("a").is_none()).await;
+            assert_eq!(w.runtime.counts(), (0, 0), "crash at {crash_at}");
+            assert_eq!(starts(&w), ["StartContainer c"]);
+            w.end().await;
+        });
+    }
+}
