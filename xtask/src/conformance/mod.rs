@@ -98,7 +98,7 @@ impl Suite {
         let mut command = self.command(options);
         command
             .arg("--ginkgo.dry-run")
-            .arg(format!("--ginkgo.focus={}.*\\[Conformance\\]", options.focus))
+            .arg(format!("--ginkgo.focus=(?:{}).*\\[Conformance\\]", options.focus))
             .arg(format!("--ginkgo.json-report={}", report.display()));
         if let Some(skip) = &options.skip {
             command.arg(format!("--ginkgo.skip={skip}"));

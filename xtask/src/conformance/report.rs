@@ -116,13 +116,20 @@ pub(super) fn table(all: &[Played]) -> String {
         for played in all.iter().filter(|p| words(&p.outcome).0 == group) {
             let _ = writeln!(out, "{word:<8} {:>7.1} s  {}", played.seconds, played.name);
             if let Outcome::Failed(why) | Outcome::NotRun(why) = &played.outcome {
-                for line in why.lines().filter(|l| !l.trim().is_empty()).take(4) {
-                    let _ = writeln!(out, "                      {}", shorten(line.trim(), 200));
+                for line in gist(why) {
+                    let _ = writeln!(out, "                      {line}");
                 }
             }
         }
     }
     out
+}
+
+/// The first and the last lines of a reason: objects are shown in full between them.
+fn gist(why: &str) -> Vec<String> {
+    let lines: Vec<&str> = why.lines().map(str::trim).filter(|l| l.chars().any(char::is_alphanumeric)).collect();
+    let shown = if lines.len() > 6 { [&lines[..2], &["…"], &lines[lines.len() - 3..]].concat() } else { lines };
+    shown.into_iter().map(|l| shorten(l, 200)).collect()
 }
 
 /// At most `most` characters.
@@ -230,6 +237,13 @@ mod tests {
         .unwrap();
         let played = fate(&Spec::named("x"), &[broken]);
         assert_eq!(played.outcome, Outcome::NotRun("the suite's set-up failed: no nodes".into()));
+    }
+
+    #[test]
+    fn of_a_long_reason_the_beginning_and_the_end_are_shown() {
+        assert_eq!(gist("a\n\n{\nb"), ["a", "b"]);
+        let long = (0..9).map(|i| format!("line {i}\n")).collect::<String>();
+        assert_eq!(gist(&long), ["line 0", "line 1", "…", "line 6", "line 7", "line 8"]);
     }
 
     #[test]

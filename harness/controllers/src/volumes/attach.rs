@@ -59,6 +59,12 @@ pub(crate) fn attachment_name(handle: &str, driver: &str, node: &str) -> String 
     format!("csi-{}", digest.iter().map(|b| format!("{b:02x}")).collect::<String>())
 }
 
+/// Whether an attachment bears a name this controller gives; others are somebody else's, who takes them away again.
+fn is_ours(attachment: &VolumeAttachment) -> bool {
+    let digest = attachment.metadata.name.as_deref().and_then(|n| n.strip_prefix("csi-"));
+    digest.is_some_and(|d| d.len() == 64 && d.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
 fn unique_name(source: &CSIPersistentVolumeSource) -> String {
     format!("kubernetes.io/csi/{}^{}", source.driver, source.volume_handle)
 }
@@ -243,7 +249,8 @@ impl Reconcile for Attach {
             .cloned()
             .collect();
         let mut detach = Vec::new();
-        for attachment in self.seen.attachments.list().into_iter().filter(|a| a.spec.node_name == *name) {
+        let here = |a: &Arc<VolumeAttachment>| a.spec.node_name == *name && is_ours(a);
+        for attachment in self.seen.attachments.list().into_iter().filter(here) {
             let Some(of) =
                 attachment.spec.source.persistent_volume_name.as_deref().filter(|v| !wanted.contains_key(*v))
             else {
@@ -295,5 +302,22 @@ impl Attach {
         let body = json!({"status": {"volumesAttached": list}});
         let name = node.metadata.name.as_deref().unwrap_or_default();
         self.client.all::<Node>().patch_status(name, &PatchKind::Merge, &body).await.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attachment_somebody_else_made_is_not_ours_to_take_away() {
+        let named = |name: String| VolumeAttachment {
+            metadata: ObjectMeta { name: Some(name), ..ObjectMeta::default() },
+            spec: VolumeAttachmentSpec::default(),
+            status: None,
+        };
+        assert!(is_ours(&named(attachment_name("handle", "driver", "node-1"))));
+        assert!(!is_ours(&named("va-e2e-ddbmd".into())));
+        assert!(!is_ours(&named("csi-mine".into())));
     }
 }
