@@ -47,6 +47,8 @@ pub(crate) trait Backend: Send + Sync {
     ) -> Result<String, ApiError>;
     /// What of these kinds is on the nodes, one line a thing.
     fn leaks(&self, kinds: &[Leak]) -> Result<Vec<String>, StepError>;
+    /// How long to go on watching when the last step is done, so that what it set in motion belongs to the run.
+    fn settle(&self) -> std::time::Duration;
     /// How far a measured duration may be off: nothing, unless this run was told to take its time.
     fn slack(&self) -> std::time::Duration;
 }
@@ -134,6 +136,10 @@ impl Backend for RealBackend<'_> {
         Ok(leaks::find(self.cluster, kinds)?)
     }
 
+    fn settle(&self) -> std::time::Duration {
+        std::time::Duration::ZERO
+    }
+
     fn slack(&self) -> std::time::Duration {
         std::time::Duration::ZERO
     }
@@ -218,6 +224,10 @@ impl Backend for VirtualBackend {
             found.extend(things.into_iter().map(|(node, t)| format!("{node}: {kind:?} {t}")));
         }
         Ok(found)
+    }
+
+    fn settle(&self) -> std::time::Duration {
+        std::time::Duration::from_secs(1)
     }
 
     fn slack(&self) -> std::time::Duration {

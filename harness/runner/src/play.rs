@@ -172,9 +172,8 @@ pub fn play_virtual(name: &str, path: &Path, scenario: &Scenario, options: &Virt
     let done = world::run(|| in_world(path, scenario, options, &mut played));
     played.trial.outcome = done.unwrap_or_else(|e| Outcome::Broken(failure("boot", e.to_string())));
     played.trial.duration = real.now().since(start);
-    if played.trial.outcome == Outcome::Passed
-        && let Some(why) = invariants::broken(&played.entries)
-    {
+    // A broken invariant says more than the step that failed because of it.
+    if let Some(why) = invariants::broken(&played.entries) {
         played.trial.outcome = Outcome::Failed(failure("invariant", why));
     }
     let Played { trial, entries, .. } = &mut played;
@@ -337,6 +336,7 @@ async fn on_backend(backend: &dyn Backend, path: &Path, scenario: &Scenario) -> 
                 };
             }
         }
+        clock.sleep(backend.settle()).await;
         Outcome::Passed
     };
     tokio::select! {

@@ -21,7 +21,7 @@ use super::{CsiError, CsiNodeInfo, Driver, Plugins};
 use crate::{agent::Agent, host::FileKind};
 
 /// How long a change of the directory may go unnoticed at most.
-const PERIOD: Duration = Duration::from_secs(1);
+const PERIOD: Duration = Duration::from_secs(5);
 /// Pause before a plugin that failed to register is asked again; doubles up to [`RETRY_MAX`].
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(122);

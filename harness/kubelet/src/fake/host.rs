@@ -268,7 +268,8 @@ impl Host for MemoryHost {
         if !state.files.contains_key(&path) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        let children = state.files.keys().filter(|p| p.parent() == Some(path.as_path()));
+        let below = state.files.range(path.clone()..).take_while(|(p, _)| p.starts_with(&path)).map(|(p, _)| p);
+        let children = below.filter(|p| p.parent() == Some(path.as_path()));
         Ok(children.filter_map(|p| p.file_name()).map(|n| n.to_string_lossy().into_owned()).collect())
     }
 
