@@ -57,6 +57,12 @@ const RUNTIME: &[f64] = &[
 /// Prometheus' own.
 const USUAL: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
+/// Starts of Pods.
+const STARTS: &[f64] = &[
+    0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0,
+    600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
+];
+
 use Kind::{Counter, Gauge};
 
 /// All of them, by name.
@@ -71,6 +77,7 @@ pub(super) const TABLE: &[Row] = &[
     row("kubelet_node_name", Gauge, "The node's name. The count is always 1."),
     row("kubelet_orphaned_runtime_pods_total", Counter, "Number of pods that have been detected in the container runtime without being already known to the pod worker."),
     times("kubelet_pleg_relist_duration_seconds", "Duration in seconds for relisting pods in PLEG.", USUAL),
+    times("kubelet_pod_start_duration_seconds", "Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run", STARTS),
     times("kubelet_pod_worker_duration_seconds", "Duration in seconds to sync a single pod. Broken down by operation type: create, update, or sync", USUAL),
     times("kubelet_run_podsandbox_duration_seconds", "Duration in seconds of the run_podsandbox operations. Broken down by RuntimeClass.Handler.", USUAL),
     row("kubelet_run_podsandbox_errors_total", Counter, "Cumulative number of the run_podsandbox operation errors by RuntimeClass.Handler."),

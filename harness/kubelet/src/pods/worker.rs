@@ -7,6 +7,7 @@ use std::{
 };
 
 use podlab_api::core::{Pod, PodStatus};
+use podlab_clock::Mono;
 use podlab_lifecycle::{
     backoff,
     conditions::condition_of,
@@ -60,13 +61,15 @@ pub(super) struct Worker {
     /// Generation of the spec whose limits are in force, as far as this worker brought them about.
     pub(super) sized: Option<i64>,
     stamped: BTreeSet<Stage>,
+    /// When the agent saw the Pod first.
+    seen: Mono,
     /// The API showed a terminal phase at first sight: nothing of it is generated again.
     ended_before: bool,
 }
 
 impl Worker {
     pub(super) fn new(agent: Arc<Agent>, mailbox: Arc<Mailbox>, uid: String) -> Self {
-        let pod = mailbox.pod();
+        let (pod, seen) = (mailbox.pod(), agent.clock.now());
         let reader = Reader::new(agent.runtime.clone(), agent.host.clone(), agent.config.pod_logs_dir.clone());
         let shown = Phase::parse(pod.status.as_ref().and_then(|s| s.phase.as_deref()));
         Self {
@@ -86,6 +89,7 @@ impl Worker {
             resize: None,
             sized: None,
             stamped: BTreeSet::new(),
+            seen,
             ended_before: shown.is_terminal(),
         }
     }
@@ -247,6 +251,10 @@ impl Worker {
     pub(super) fn stamp(&mut self, stage: Stage) {
         if self.stamped.insert(stage) {
             self.agent.recorder.stage(&self.key, stage);
+            if stage == Stage::Started {
+                let took = self.agent.clock.now().since(self.seen);
+                self.agent.metrics.observe("kubelet_pod_start_duration_seconds", &[], took);
+            }
         }
     }
 }

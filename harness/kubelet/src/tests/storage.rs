@@ -95,6 +95,12 @@ fn a_csi_volume_is_staged_once_and_taken_down_with_its_last_pod() {
             w.create(name, spec.clone()).await;
             w.until("Ready", |w| is_ready(w, name)).await;
         }
+        let in_use = |w: &World| w.api.all("nodes")[0].0["status"]["volumesInUse"].clone();
+        assert_eq!(
+            in_use(&w),
+            json!(["kubernetes.io/csi/d.test^h1"]),
+            "shown as soon as it is so, not at the next turn"
+        );
         for name in ["a", "b"] {
             w.delete(name).await;
             w.until("gone", |w| w.pod(name).is_none()).await;
@@ -110,6 +116,7 @@ fn a_csi_volume_is_staged_once_and_taken_down_with_its_last_pod() {
             "unstage h1",
         ];
         assert_eq!(calls, expect);
+        w.until("let go", |w| in_use(w).is_null()).await;
         w.end().await;
     });
 }
