@@ -10,7 +10,7 @@ use podlab_timeline::PodKey;
 
 use crate::{
     agent::Agent,
-    labels,
+    container, labels,
     pods::{Kill, Target},
     runtime::{Cri, EventStream},
 };
@@ -169,6 +169,24 @@ pub(crate) async fn remove_orphans(agent: &Arc<Agent>, known: &BTreeSet<String>)
             && let Err(error) = agent.volumes.tear_down(&uid).await
         {
             tracing::warn!(uid, %error, "volumes of an orphan not removed");
+        }
+    }
+    if agent.config.cgroup_root.is_some() {
+        remove_orphaned_cgroups(agent, known);
+    }
+}
+
+/// A predecessor may have died between a Pod's last status and the removal of its cgroup, when the runtime knows nothing
+/// of the Pod any more. Source: k/k pkg/kubelet/kubelet_pods.go cleanupOrphanedPodCgroups.
+fn remove_orphaned_cgroups(agent: &Agent, known: &BTreeSet<String>) {
+    for class in container::QOS_CGROUPS {
+        for child in agent.host.cgroup_children(class).unwrap_or_default() {
+            let path = format!("{class}/{child}");
+            if child.strip_prefix("pod").is_some_and(|uid| !known.contains(uid))
+                && let Err(error) = agent.host.cgroup_remove(&path)
+            {
+                tracing::warn!(path, %error, "cgroup of an orphan not removed");
+            }
         }
     }
 }

@@ -18,4 +18,4 @@ pub(crate) use env::{environment, expand_static};
 pub(crate) use hosts::hosts_file;
 pub(crate) use mounts::MountSource;
 pub(crate) use resources::linux_resources;
-pub(crate) use sandbox::{hostname_and_domain, pod_cgroup_path, qos_cgroup_path, sandbox_config};
+pub(crate) use sandbox::{QOS_CGROUPS, hostname_and_domain, pod_cgroup_path, qos_cgroup_path, sandbox_config};

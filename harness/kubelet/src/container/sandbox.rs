@@ -40,6 +40,9 @@ pub(crate) fn qos_cgroup_path(class: QosClass) -> &'static str {
     }
 }
 
+/// Where Pods' cgroups lie.
+pub(crate) const QOS_CGROUPS: [&str; 3] = ["/kubepods", "/kubepods/burstable", "/kubepods/besteffort"];
+
 /// Cgroup of a Pod below the root.
 pub(crate) fn pod_cgroup_path(pod: &Pod) -> String {
     format!("{}/pod{}", qos_cgroup_path(qos::of(pod)), pod.metadata.uid.as_deref().unwrap_or_default())

@@ -4,7 +4,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{World, follow, is_ready, one, phase, run, secs};
-use crate::fake::Script;
+use crate::{fake::Script, host::Host};
 
 fn ready_condition(p: &serde_json::Value) -> String {
     let all = p["status"]["conditions"].as_array().cloned().unwrap_or_default();
@@ -67,6 +67,28 @@ fn what_was_deleted_meanwhile_is_stopped_and_removed() {
         pods.delete("a", &force).await.unwrap();
         w.boot();
         w.until("nothing left", |w| w.runtime.counts() == (0, 0)).await;
+        w.end().await;
+    });
+}
+
+#[test]
+fn a_cgroup_that_a_dead_agent_did_not_come_to_is_removed() {
+    run(async {
+        let mut w = World::new().await;
+        w.create("a", one("sleep", json!({}))).await;
+        w.until("Ready", |w| is_ready(w, "a")).await;
+        w.crash().await;
+        for path in ["/kubepods/podgone", "/kubepods/besteffort/podgone"] {
+            w.host.cgroup_apply(path, &podlab_lifecycle::resources::PodCgroupLimits::default()).unwrap();
+        }
+        w.boot();
+        let left = |w: &World| -> Vec<String> {
+            let of = |class: &str| w.host.cgroup_children(class).unwrap();
+            ["/kubepods", "/kubepods/besteffort"].into_iter().flat_map(of).filter(|c| c.starts_with("pod")).collect()
+        };
+        let uid = w.pod("a").unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
+        w.until("the orphans gone", |w| !left(w).contains(&"podgone".to_owned())).await;
+        assert_eq!(left(&w), [format!("pod{uid}")], "the cgroup of a Pod that is there stays");
         w.end().await;
     });
 }
