@@ -31,11 +31,13 @@ pub(super) fn bind(source: &Path, target: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Walks `relative` below `base` component by component with `O_NOFOLLOW`, so that a link planted by the container
-/// cannot lead outside, and binds the opened file through `/proc/self/fd`.
+/// Resolves `relative` below `base`, walks the result component by component with `O_NOFOLLOW`, so that a link planted by
+/// the container meanwhile cannot lead outside, and binds the opened file through `/proc/self/fd`. A link that stays
+/// inside the volume is followed: the files of a ConfigMap's volume are such.
 /// Source: k/k pkg/volume/util/subpath/subpath_linux.go.
 pub(super) fn bind_subpath(base: &Path, relative: &Path, target: &Path, mode: u32) -> io::Result<()> {
-    let fd = open_below(base, relative, mode)?;
+    let (base, relative) = resolved(base, relative)?;
+    let fd = open_below(&base, &relative, mode)?;
     let source = PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));
     let is_dir = fs::metadata(&source)?.is_dir();
     if let Some(parent) = target.parent() {
@@ -47,6 +49,18 @@ pub(super) fn bind_subpath(base: &Path, relative: &Path, target: &Path, mode: u3
         fs::File::create(target)?;
     }
     bind(&source, target)
+}
+
+/// The volume's real path, and the subpath's below it. A subpath that is not there yet stays as it is.
+fn resolved(base: &Path, relative: &Path) -> io::Result<(PathBuf, PathBuf)> {
+    let real_base = fs::canonicalize(base)?;
+    let real = match fs::canonicalize(base.join(relative)) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok((real_base, relative.to_owned())),
+        other => other?,
+    };
+    let outside = |_| io::Error::other(format!("subpath {} is not within its volume", relative.display()));
+    let below = real.strip_prefix(&real_base).map(Path::to_owned).map_err(outside)?;
+    Ok((real_base, below))
 }
 
 fn open_below(base: &Path, relative: &Path, mode: u32) -> io::Result<OwnedFd> {
@@ -130,4 +144,32 @@ fn unescape(s: &str) -> PathBuf {
         }
     }
     PathBuf::from(String::from_utf8_lossy(&out).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_link_inside_the_volume_is_followed_and_one_that_leaves_it_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (volume, outside) = (dir.path().join("volume"), dir.path().join("outside"));
+        fs::create_dir_all(volume.join("..data-1")).unwrap();
+        fs::write(volume.join("..data-1/key"), "x").unwrap();
+        fs::write(&outside, "secret").unwrap();
+        symlink("..data-1", volume.join("..data")).unwrap();
+        symlink("..data/key", volume.join("key")).unwrap();
+        symlink(&outside, volume.join("bad")).unwrap();
+        symlink("nowhere", volume.join("dangling")).unwrap();
+        let open = |relative: &str| {
+            let (base, below) = resolved(&volume, Path::new(relative))?;
+            open_below(&base, &below, 0o755).map(|fd| fs::read_to_string(format!("/proc/self/fd/{}", fd.as_raw_fd())))
+        };
+        assert_eq!(open("key").unwrap().unwrap(), "x");
+        assert!(open("bad").unwrap_err().to_string().contains("is not within its volume"));
+        assert!(open("dangling").unwrap_err().to_string().contains("symbolic link"));
+        assert!(open("new/dir").is_ok() && volume.join("new/dir").is_dir());
+    }
 }
