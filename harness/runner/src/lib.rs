@@ -12,6 +12,7 @@ pub mod explore;
 mod invariants;
 mod judge;
 mod leaks;
+mod owed;
 mod play;
 mod steps;
 pub mod suite;

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     backend::{Backend, RealBackend, VirtualBackend},
-    invariants,
+    invariants, owed,
     steps::{Stage, StepError, chain},
     watch::Watcher,
 };
@@ -33,6 +33,8 @@ const VIRTUAL_BUDGET: Duration = Duration::from_secs(24 * 3600);
 /// How far durations may be off when calls take their time.
 const SLACK: Duration = Duration::from_secs(10);
 /// Namespace scenarios are played in; each has a cluster of its own.
+/// Longest wait for events that the last status foretells.
+const OWED: Duration = Duration::from_secs(5);
 const NAMESPACE: &str = "default";
 
 /// How to play.
@@ -335,6 +337,11 @@ async fn on_backend(backend: &dyn Backend, path: &Path, scenario: &Scenario) -> 
                     StepError::Broken(why) => Outcome::Broken(Failure { step: at, why, context }),
                 };
             }
+        }
+        if let Some(snapshot) = &scenario.snapshot {
+            let pods = snapshot.timeline.clone();
+            // An event that never comes shows in the comparison.
+            let _ = clock.timeout(OWED, stage.watcher.first(move |seen| owed::all_told(seen, &pods))).await;
         }
         clock.sleep(backend.settle()).await;
         Outcome::Passed
