@@ -11,7 +11,7 @@ use crate::{checks, conformance, tidy};
 const USAGE: &str = "usage: cargo xtask VERB
   e2e [FILTER] [OPTIONS]   play every scenario on embedded clusters, with reports under target/reports
   test                     every test of the workspace
-  up | down | ps | logs | enter | node | image | gc | diag | lint | schema | new | explain …   the same verb of podlab
+  up | down | ps | logs | enter | node | image | gc | diag | lint | schema | new | explain | explore …   the same verb of podlab
   tidy                     the conventions: layers, file length, module docs, reachable files
   ci                       everything CI runs, listing every failure
   nightly                  the long counts
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &[String]) -> Verdict {
         "conformance" => conformance::run(rest),
         "bench" => cargo(&["bench", "-p", "podlab-benches"], rest),
         "e2e" | "up" | "down" | "ps" | "logs" | "enter" | "node" | "image" | "gc" | "diag" | "lint" | "schema"
-        | "new" | "explain" => podlab(verb, rest),
+        | "new" | "explain" | "explore" => podlab(verb, rest),
         "help" | "--help" | "-h" => {
             println!("{USAGE}");
             Ok(0)
@@ -50,12 +50,30 @@ pub(crate) fn run(args: &[String]) -> Verdict {
     }
 }
 
-/// The long counts: twenty rounds of the suite and fifty kills; CI runs a tenth of each.
+/// The long counts: twenty rounds of the suite, fifty kills, a thousand seeds of each scenario made for exploring. CI runs
+/// a tenth of the kills and one round.
 fn nightly() -> Verdict {
     let rounds = podlab("e2e", &["--rounds".into(), "20".into()])?;
     let mut kills = Command::new(env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
     kills.args(["test", "-p", "podlab-suites", "--test", "robustness"]).env("PODLAB_KILLS", "50").current_dir(root());
-    Ok(rounds.max(status(&mut kills)?))
+    let mut worst = rounds.max(status(&mut kills)?);
+    let dir = root().join("scenarios/virtual/explore");
+    let mut names: Vec<_> = std::fs::read_dir(&dir)
+        .map_err(|e| format!("{}: {e}", dir.display()))?
+        .filter_map(|e| e.ok()?.path().file_stem()?.to_str().map(|n| format!("virtual/explore/{n}")))
+        .collect();
+    names.sort();
+    for name in names {
+        let args = [
+            name,
+            "--runs".into(),
+            "1000".into(),
+            "--scenarios".into(),
+            root().join("scenarios").display().to_string(),
+        ];
+        worst = worst.max(podlab("explore", &args)?);
+    }
+    Ok(worst)
 }
 
 /// Runs cargo in the workspace.
