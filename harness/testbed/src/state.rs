@@ -253,7 +253,12 @@ mod tests {
         collect_garbage();
         assert!(!crate::cgroup::dirs(&inner).unwrap().is_empty());
         drop(claim);
-        collect_garbage();
-        assert!(crate::cgroup::dirs(&name).unwrap().is_empty());
+        // Another sweeper, in a test beside this one or on the machine, may be at it; then it is its work that is seen.
+        let swept = (0..10_000).any(|_| {
+            collect_garbage();
+            std::thread::yield_now();
+            crate::cgroup::dirs(&name).unwrap().is_empty()
+        });
+        assert!(swept);
     }
 }
