@@ -1,21 +1,28 @@
 //! Pod garbage collection: Pods of nodes that are gone, and unscheduled Pods that are being deleted.
 //! Source: k/k pkg/controller/podgc/gc_controller.go.
 
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use podlab_api::{
     ApiError,
     core::{Node, Pod},
 };
 use podlab_client::{Client, DeleteOptions, PatchKind, reflector::Cache};
-use podlab_clock::Clock;
+use podlab_clock::{Clock, Mono};
 use serde_json::json;
 
 use crate::work::{Again, Key, Reconcile};
 
-/// How long a node may be missing before its Pods go, and how often everything is looked at.
+/// How often everything is looked at. Source: gc_controller.go gcCheckPeriod.
 const PERIOD: Duration = Duration::from_secs(20);
+/// How long a node may be missing before its Pods go: whoever watches nodes may be behind whoever watches Pods.
+/// Source: gc_controller.go quarantineTime.
+const QUARANTINE: Duration = Duration::from_secs(40);
 
 /// The controller. Its only key stands for the whole cluster.
 pub(crate) struct PodCollector {
@@ -23,6 +30,22 @@ pub(crate) struct PodCollector {
     pub(crate) pods: Cache<Pod>,
     pub(crate) nodes: Cache<Node>,
     pub(crate) clock: Clock,
+    pub(crate) missing: Mutex<Missing>,
+}
+
+/// Nodes that Pods name and nobody has, with the moment that was noticed.
+#[derive(Debug, Default)]
+pub(crate) struct Missing(BTreeMap<String, Mono>);
+
+impl Missing {
+    /// Takes note of who is missing at a look; returns those who have been for long enough. Who has come back starts anew.
+    fn at(&mut self, now: Mono, missing: BTreeSet<String>) -> BTreeSet<String> {
+        self.0.retain(|node, _| missing.contains(node));
+        for node in missing {
+            self.0.entry(node).or_insert(now);
+        }
+        self.0.iter().filter(|(_, since)| now.since(**since) >= QUARANTINE).map(|(node, _)| node.clone()).collect()
+    }
 }
 
 #[async_trait]
@@ -32,13 +55,17 @@ impl Reconcile for PodCollector {
     }
 
     async fn reconcile(&self, _: &Key) -> Result<Again, ApiError> {
-        for pod in self.pods.list() {
+        let pods = self.pods.list();
+        let named = pods.iter().filter_map(|p| p.spec.as_ref()?.node_name.clone()).filter(|n| !n.is_empty());
+        let missing: BTreeSet<String> = named.filter(|node| self.nodes.get("", node).is_none()).collect();
+        let lost = self.missing.lock().at(self.clock.now(), missing);
+        for pod in pods {
             let node = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).filter(|n| !n.is_empty());
             let deleting = pod.metadata.deletion_timestamp.is_some();
             match node {
                 None if deleting => self.remove(&pod).await?,
                 Some(node)
-                    if self.nodes.get("", node).is_none()
+                    if lost.contains(node)
                     // The cache may be behind; the API knows.
                     && self.client.all::<Node>().get_opt(node).await?.is_none() =>
                 {
@@ -80,5 +107,23 @@ impl PodCollector {
             Err(e) if !e.is_not_found() && !e.is_conflict() => Err(e),
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_lost_when_it_was_missing_for_forty_seconds_without_a_break() {
+        let start = Clock::real().now();
+        let at = |s: u64| start.after(Duration::from_secs(s));
+        let names = |all: &[&str]| all.iter().map(|n| (*n).to_owned()).collect::<BTreeSet<_>>();
+        let mut missing = Missing::default();
+        assert!(missing.at(at(0), names(&["a", "b"])).is_empty());
+        assert!(missing.at(at(20), names(&["a"])).is_empty());
+        assert_eq!(missing.at(at(40), names(&["a", "b"])), names(&["a"]), "b was back in between");
+        assert!(missing.at(at(60), names(&["b"])).is_empty());
+        assert_eq!(missing.at(at(80), names(&["b"])), names(&["b"]));
     }
 }

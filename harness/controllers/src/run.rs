@@ -193,7 +193,10 @@ fn collectors(s: &mut Starter) {
         if doomed { whole() } else { Vec::new() }
     }));
     s.tasks.spawn(feed(node_deltas, queue.clone(), move |_| whole()));
-    s.drive(PodCollector { client: s.client.clone(), pods, nodes, clock: s.clock }, queue);
+    s.drive(
+        PodCollector { client: s.client.clone(), pods, nodes, clock: s.clock, missing: parking_lot::Mutex::default() },
+        queue,
+    );
 
     let (graph, queue) = (Graph::default(), Queue::default());
     for resource in FOLLOWED {
