@@ -69,6 +69,26 @@ fn scenarios_that_cannot_be_used_are_all_named_and_nothing_is_played() {
     assert_eq!(podlab(&["e2e", "nothing-has-this-name", "--scenarios", "s"], dir.path()).status.code(), Some(2));
 }
 
+#[test]
+fn a_scenario_that_waits_for_what_cannot_happen_fails_with_what_it_saw() {
+    let dir = tempfile::tempdir().unwrap();
+    let scenarios = dir.path().join("s/stage");
+    std::fs::create_dir_all(&scenarios).unwrap();
+    let text = "apiVersion: podlab/v1
+kind: Scenario
+intent: A Pod that fits no node becomes Ready.
+when:
+- apply: {yaml: '{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeSelector: {no: where}, containers: [{name: c, image: \"registry.test/testimage:1\"}]}}'}
+then:
+- eventually: {match: {pod: a, condition: Ready}, within: 2s}
+";
+    std::fs::write(scenarios.join("never.yaml"), text).unwrap();
+    let o = podlab(&["e2e", "--scenarios", "s", "--out", "out"], dir.path());
+    let said = String::from_utf8_lossy(&o.stdout);
+    assert_eq!(o.status.code(), Some(1), "{said}{}", stderr(&o));
+    assert!(said.contains("then[1]: a: not within 2s") && said.contains("FailedScheduling"), "{said}");
+}
+
 /// Ends the cluster whatever the test comes to: its state is about to be deleted.
 struct Down<'a>(&'a str, &'a Path);
 
