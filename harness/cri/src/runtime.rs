@@ -173,7 +173,9 @@ impl Runtime {
 
     /// All containers of a sandbox.
     pub(crate) fn containers_of(&self, sandbox: &str) -> Vec<Arc<Container>> {
-        self.containers.lock().values().filter(|c| c.record.lock().sandbox_id == sandbox).cloned().collect()
+        // Never a record's lock under the map's: one slow record would stop everybody.
+        let all: Vec<_> = self.containers.lock().values().cloned().collect();
+        all.into_iter().filter(|c| c.record.lock().sandbox_id == sandbox).collect()
     }
 
     /// Takes a name, or says who has it.

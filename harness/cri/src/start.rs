@@ -177,7 +177,10 @@ impl Runtime {
             PidMode::Node
         } else if own.pid == NamespaceMode::Target as i32 {
             let target = self.container(&own.target_id)?;
-            let process = target.record.lock().process.filter(|_| target.phase() == ContainerPhase::Running);
+            let process = {
+                let record = target.record.lock();
+                record.process.filter(|_| record.phase == ContainerPhase::Running)
+            };
             let process =
                 process.ok_or_else(|| Error::State(format!("target container {:?} is not running", own.target_id)))?;
             PidMode::Join(process.namespace("pid").map_err(Error::io("open the target's pid namespace"))?)

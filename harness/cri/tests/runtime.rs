@@ -56,6 +56,7 @@ const TESTS: &[(&str, Test)] = tests![
     a_command_that_is_not_there_is_a_start_error,
     exec_returns_output_and_code_and_kills_what_takes_too_long,
     stop_sends_the_signal_then_kills,
+    a_container_may_join_the_processes_of_another,
     a_container_that_needs_more_memory_than_it_may_is_oom_killed,
     a_user_a_seccomp_profile_and_dropped_capabilities_hold,
     mounts_show_what_was_asked_for,
@@ -279,6 +280,34 @@ async fn stop_sends_the_signal_then_kills(node: &Node) {
     assert_eq!(status(&mut rt, &polite).await.exit_code, 5);
     assert_eq!(status(&mut rt, &deaf).await.exit_code, 137);
     assert_eq!(log(node, "p4", "polite"), ["stdout F bye"]);
+    remove_sandbox(&mut rt, &pod).await;
+}
+
+/// What `kubectl debug --target` asks for.
+async fn a_container_may_join_the_processes_of_another(node: &Node) {
+    let (mut rt, _) = node.clients().await;
+    let pod = run_sandbox(node, &mut rt, "p4t").await;
+    let target =
+        create(&mut rt, &pod, container("target", &["sh", "-c", "true target; while true; do sleep 0.05; done"])).await;
+    let into = |name: &str| {
+        let mut config = container(name, &["sh", "-c", "while true; do sleep 0.05; done"]);
+        let security = config.linux.as_mut().and_then(|l| l.security_context.as_mut()).unwrap();
+        security.namespace_options = Some(v1::NamespaceOption {
+            pid: v1::NamespaceMode::Target.into(),
+            target_id: target.clone(),
+            ..Default::default()
+        });
+        config
+    };
+    let early = create(&mut rt, &pod, into("early")).await;
+    let refused = rt.start_container(v1::StartContainerRequest { container_id: early }).await.unwrap_err();
+    assert!(refused.message().contains("is not running"), "{refused}");
+    start(&mut rt, &target).await;
+    let guest = create(&mut rt, &pod, into("guest")).await;
+    start(&mut rt, &guest).await;
+    // `/proc` shows whose process is the first.
+    let (first, code) = exec(&mut rt, &guest, &["cat", "/proc/1/cmdline"]).await;
+    assert!(code == 0 && first.contains("true target"), "{first:?}");
     remove_sandbox(&mut rt, &pod).await;
 }
 
