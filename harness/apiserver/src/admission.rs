@@ -98,7 +98,10 @@ impl ApiServer {
         match (kind.resource.group, kind.resource.kind, sub) {
             // As upstream does at every update too, so that a client that replaces all tolerations keeps these.
             ("", "Pod", None) => pod::default_tolerations(new),
-            ("", "Pod", Some(SubKind::Resize)) => self.check_limits(kind, namespace, new)?,
+            ("", "Pod", Some(SubKind::Resize)) => {
+                self.check_limits(kind, namespace, new)?;
+                self.check_resize_fits(kind, new)?;
+            }
             ("", "Pod", Some(SubKind::Ephemeral)) => self.check_pod_security(cx, kind, namespace, new)?,
             ("", "PersistentVolumeClaim", None) => self.check_expansion(kind, old, new)?,
             ("", "Service", None) => self.reallocate(old, new)?,

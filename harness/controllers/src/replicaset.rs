@@ -235,8 +235,12 @@ impl<K: Replicated> ReplicaSets<K> {
             .count();
         let old = set.status.clone().unwrap_or_default();
         let mut conditions = old.conditions.clone().unwrap_or_default();
-        conditions.retain(|c| c.type_ != "ReplicaFailure");
-        if let Some(e) = failure {
+        // A failure that lasts keeps its first message: a new one each time would ask for the next try at once.
+        let known = conditions.iter().any(|c| c.type_ == "ReplicaFailure");
+        if failure.is_none() {
+            conditions.retain(|c| c.type_ != "ReplicaFailure");
+        }
+        if let Some(e) = failure.filter(|_| !known) {
             conditions.push(podlab_api::apps::ReplicaSetCondition {
                 type_: "ReplicaFailure".into(),
                 status: "True".into(),

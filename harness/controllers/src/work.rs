@@ -18,8 +18,9 @@ use tokio_util::sync::CancellationToken;
 pub type Key = (String, String);
 
 /// First retry; doubles up to [`MAX_RETRY`].
-const FIRST_RETRY: Duration = Duration::from_millis(50);
-const MAX_RETRY: Duration = Duration::from_secs(30);
+/// Source: k/k staging/src/k8s.io/client-go/util/workqueue/default_rate_limiters.go.
+const FIRST_RETRY: Duration = Duration::from_millis(5);
+const MAX_RETRY: Duration = Duration::from_secs(1000);
 
 /// When a key shall be looked at again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +89,7 @@ impl Queue {
             *n += 1;
             *n
         };
-        let delay = FIRST_RETRY.saturating_mul(2_u32.saturating_pow(failures.min(16) - 1)).min(MAX_RETRY);
+        let delay = FIRST_RETRY.saturating_mul(2_u32.saturating_pow(failures.min(19) - 1)).min(MAX_RETRY);
         self.add_at(key, now.after(delay));
     }
 

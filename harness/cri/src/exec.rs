@@ -111,8 +111,9 @@ impl Runtime {
             Ok(s) => Ok(ExecProcess { process: s.process, exit, tty: s.tty }),
             Err(e) => {
                 self.execs.lock().remove(&key);
+                let id: String = (0..4).map(|_| format!("{:016x}", self.rng.next_u64())).collect();
                 Err(Error::State(format!(
-                    "failed to exec in container: failed to start exec: OCI runtime exec failed: exec failed: unable to start container process: {e}"
+                    "failed to exec in container: failed to start exec {id:?}: OCI runtime exec failed: exec failed: unable to start container process: {e}"
                 )))
             }
         }

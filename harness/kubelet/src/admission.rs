@@ -74,7 +74,9 @@ pub(crate) fn fits(pod: &Pod, active: &[Arc<Pod>], capacity: &BTreeMap<String, i
     }
     let wanted = pod_requests(pod);
     let first = ["cpu", "memory", "ephemeral-storage"];
-    let others = wanted.keys().map(String::as_str).filter(|k| !first.contains(k));
+    // A resource that the node does not know of does not keep a Pod that was sent to it away.
+    // Source: k/k pkg/kubelet/lifecycle/predicate.go removeMissingExtendedResources.
+    let others = wanted.keys().map(String::as_str).filter(|k| !first.contains(k) && capacity.contains_key(*k));
     for key in first.into_iter().chain(others.collect::<Vec<_>>()) {
         let requested = wanted.get(key).copied().unwrap_or(0);
         let taken = used.get(key).copied().unwrap_or(0);

@@ -3,6 +3,7 @@
 use podlab_api::core::{Container, ContainerStatus, Pod, PodCondition};
 
 use crate::{
+    restart,
     runtime::RuntimePod,
     spec,
     words::{Phase, bracketed, condition},
@@ -62,7 +63,10 @@ pub fn initialized(inputs: &Inputs<'_>) -> PodCondition {
         return condition_of(condition::INITIALIZED, true, Some("PodCompleted"), None);
     }
     // Sidecars that restart do not undo an initialisation.
-    if any_regular_started(inputs.regular) {
+    // A Pod whose rule made everything start over was initialized once, and stays so.
+    let began_before = |s: &ContainerStatus| s.last_state.as_ref().is_some_and(|l| l.terminated.is_some());
+    let starting_over = restart::may_restart_all(inputs.pod) && inputs.regular.iter().any(began_before);
+    if any_regular_started(inputs.regular) || starting_over {
         return condition_of(condition::INITIALIZED, true, None, None);
     }
     match complaint(&unknown, &incomplete, "incomplete") {

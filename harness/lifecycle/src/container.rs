@@ -48,6 +48,8 @@ pub struct View<'a> {
     pub failures: &'a StartFailures,
     /// Scheme before container ids, e.g. `containerd`.
     pub scheme: &'a str,
+    /// Every container was just removed because a restart rule asked for all of them.
+    pub starting_over: bool,
 }
 
 /// Statuses of one list of containers; `previous` is the same list of the last status.
@@ -92,6 +94,9 @@ fn initial(view: &View<'_>, c: &Container, old: Option<&ContainerStatus>, has_in
         ..ContainerStatus::default()
     };
     let Some(old) = old else { return status };
+    if view.starting_over && view.runtime.container(&c.name).is_none() {
+        return started_over(old);
+    }
     let terminated = old.state.as_ref().is_some_and(|s| s.terminated.is_some());
     if terminated {
         return old.clone();
@@ -109,6 +114,30 @@ fn initial(view: &View<'_>, c: &Container, old: Option<&ContainerStatus>, has_in
         }
     }
     status
+}
+
+/// A container that went because a restart rule asked for all of them. Source: k/k pkg/kubelet/kubelet_pods.go
+/// convertToAPIContainerStatuses, RestartAllContainersOnContainerExits.
+fn started_over(old: &ContainerStatus) -> ContainerStatus {
+    let message = "The container is removed because RestartAllContainers in place".to_owned();
+    let ended = old.state.clone().filter(|s| s.terminated.is_some()).unwrap_or_else(|| ContainerState {
+        terminated: Some(ContainerStateTerminated {
+            exit_code: 137,
+            reason: Some(WaitingReason::RestartingAllContainers.to_string()),
+            message: Some(message.clone()),
+            ..ContainerStateTerminated::default()
+        }),
+        ..ContainerState::default()
+    });
+    ContainerStatus {
+        name: old.name.clone(),
+        image: old.image.clone(),
+        image_id: old.image_id.clone(),
+        restart_count: old.restart_count + 1,
+        last_state: Some(ended),
+        state: Some(waiting(Some(WaitingReason::RestartingAllContainers), Some(message))),
+        ..ContainerStatus::default()
+    }
 }
 
 fn convert(view: &View<'_>, r: &ContainerRecord, old: Option<&ContainerStatus>) -> ContainerStatus {

@@ -8,6 +8,8 @@
 //! ```
 //! Source: k/k pkg/kubelet/allocation/allocation_manager.go, pkg/kubelet/kuberuntime/kuberuntime_manager.go computePodResizeAction.
 
+use std::collections::BTreeMap;
+
 use podlab_api::core::{Container, ContainerStatus, Pod, PodCondition, ResourceRequirements};
 
 use crate::{
@@ -65,14 +67,16 @@ pub struct ContainerResize {
 }
 
 /// Running containers whose limits must change. Containers of which the runtime does not say what is in force stay.
-pub fn plan(pod: &Pod, runtime: &RuntimePod) -> Vec<ContainerResize> {
+/// `requested` holds the memory requests, bytes, that running containers were given, by container id, as far as known.
+pub fn plan(pod: &Pod, runtime: &RuntimePod, requested: &BTreeMap<String, i64>) -> Vec<ContainerResize> {
     let sidecars = spec::init_containers(pod).iter().filter(|c| spec::is_sidecar(c));
     spec::containers(pod)
         .iter()
         .chain(sidecars)
         .filter_map(|c| {
             let record = runtime.container(&c.name).filter(|r| r.state == RuntimeState::Running)?;
-            let (cpu, memory) = differs(c, record, pod.metadata.generation != Some(1))?;
+            let (cpu, limit) = differs(c, record, pod.metadata.generation != Some(1))?;
+            let memory = limit || requested.get(&record.id).is_some_and(|was| *was != resources::memory_request(c));
             let restarts = |key: &str, changed: bool| {
                 let policy = c.resize_policy.iter().flatten().find(|p| p.resource_name == key);
                 changed && policy.is_some_and(|p| p.restart_policy == "RestartContainer")
@@ -182,19 +186,25 @@ mod tests {
             });
             with_sandbox(vec![r])
         };
-        assert!(plan(&pod, &with(30_000, 153, 64 << 20)).is_empty());
-        assert_eq!(plan(&pod, &with(20_000, 102, 64 << 20))[0].method, Method::InPlace);
-        assert!(plan(&pod, &with_sandbox(vec![record("c", RuntimeState::Running, 0)])).is_empty());
+        let none = BTreeMap::new();
+        assert!(plan(&pod, &with(30_000, 153, 64 << 20), &none).is_empty());
+        assert_eq!(plan(&pod, &with(20_000, 102, 64 << 20), &none)[0].method, Method::InPlace);
+        assert!(plan(&pod, &with_sandbox(vec![record("c", RuntimeState::Running, 0)]), &none).is_empty());
         // The smallest step of a request counts, though not before the spec ever changed.
-        assert_eq!(plan(&pod, &with(30_000, 152, 64 << 20))[0].method, Method::InPlace);
+        assert_eq!(plan(&pod, &with(30_000, 152, 64 << 20), &none)[0].method, Method::InPlace);
         pod.metadata.generation = Some(1);
-        assert!(plan(&pod, &with(30_000, 152, 64 << 20)).is_empty());
+        assert!(plan(&pod, &with(30_000, 152, 64 << 20), &none).is_empty());
         pod.metadata.generation = Some(2);
         pod.spec.as_mut().unwrap().containers[0].resize_policy = Some(vec![podlab_api::core::ContainerResizePolicy {
             resource_name: "memory".into(),
             restart_policy: "RestartContainer".into(),
         }]);
-        assert_eq!(plan(&pod, &with(30_000, 153, 32 << 20))[0].method, Method::Restart);
-        assert_eq!(plan(&pod, &with(20_000, 153, 64 << 20))[0].method, Method::InPlace);
+        assert_eq!(plan(&pod, &with(30_000, 153, 32 << 20), &none)[0].method, Method::Restart);
+        assert_eq!(plan(&pod, &with(20_000, 153, 64 << 20), &none)[0].method, Method::InPlace);
+        // The kernel knows no memory request; what it was is remembered.
+        let now = with(30_000, 153, 64 << 20);
+        let was = |bytes: i64| BTreeMap::from([(now.containers[0].id.clone(), bytes)]);
+        assert!(plan(&pod, &now, &was(64 << 20)).is_empty());
+        assert_eq!(plan(&pod, &now, &was(32 << 20))[0].method, Method::Restart);
     }
 }

@@ -139,6 +139,12 @@ pub fn cpu_request(c: &Container) -> i64 {
     amount(r, Side::Requests, "cpu").or_else(|| amount(r, Side::Limits, "cpu")).unwrap_or(0)
 }
 
+/// The memory a container asks for, bytes: its request, or its limit when it has only that.
+pub fn memory_request(c: &Container) -> i64 {
+    let r = c.resources.as_ref();
+    amount(r, Side::Requests, "memory").or_else(|| amount(r, Side::Limits, "memory")).unwrap_or(0)
+}
+
 /// `oom_score_adj` of a container on a node with `capacity` bytes of memory. Source: GetContainerOOMScoreAdjust.
 pub fn oom_score_adj(pod: &Pod, container: &Container, capacity: i64) -> i64 {
     let priority = spec::pod_spec(pod).priority.unwrap_or(0);

@@ -75,6 +75,12 @@ pub fn restarts_on_failure(pod: &Pod, container: &Container, init: bool) -> bool
     effective_policy(pod, container, init) != RestartPolicy::Never
 }
 
+/// Whether some container has a rule that restarts everything.
+pub fn may_restart_all(pod: &Pod) -> bool {
+    let rules = |c: &Container| c.restart_policy_rules.iter().flatten().any(|r| r.action == "RestartAllContainers");
+    spec::containers(pod).iter().chain(spec::init_containers(pod)).any(rules)
+}
+
 /// Whether some container's exit asks for everything to restart.
 pub fn wants_restart_all(pod: &Pod, runtime: &RuntimePod) -> bool {
     let asks = |c: &Container, init: bool| {

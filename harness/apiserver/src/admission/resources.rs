@@ -3,10 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use podlab_api::parse_milli;
+use podlab_api::{ApiError, parse_milli};
 use serde_json::Value;
 
-use crate::tree::{at, entries, list, text};
+use crate::{
+    errors::forbidden,
+    kinds::{Kind, registry},
+    server::ApiServer,
+    tree::{at, entries, list, text},
+};
 
 /// Thousandths by resource name.
 pub(super) type Amounts = BTreeMap<String, i128>;
@@ -57,6 +62,32 @@ pub(super) fn of_pod(pod: &Value, which: &str) -> Amounts {
         add(&mut total, &amounts(at(pod, "spec.overhead")));
     }
     total
+}
+
+impl ApiServer {
+    /// A resize to more than the Pod's node could ever give is refused here, where the client sees it.
+    /// Source: a real cluster's answer; k/k plugin/pkg/admission.
+    ///
+    /// # Errors
+    /// 403.
+    pub(super) fn check_resize_fits(&self, kind: &Kind, pod: &Value) -> Result<(), ApiError> {
+        let node = self.store.get(&registry().core("nodes").key(None, text(pod, "spec.nodeName")));
+        let Some(node) = node else { return Ok(()) };
+        let allocatable = amounts(at(&node.object.0, "status.allocatable"));
+        let wanted = of_pod(pod, "requests");
+        for (name, unit) in [("cpu", 1), ("memory", 1000)] {
+            let (asked, there) = (wanted.get(name).copied().unwrap_or(0), allocatable.get(name).copied().unwrap_or(0));
+            if asked > there {
+                let why = format!(
+                    "node didn't have enough allocatable resources: {name}, requested: {}, allocatable: {}",
+                    asked / unit,
+                    there / unit
+                );
+                return Err(forbidden(kind, text(pod, "metadata.name"), &why));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Thousandths as a quantity.

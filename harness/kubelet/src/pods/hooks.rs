@@ -70,7 +70,7 @@ pub(super) async fn run(
                 a.status,
                 String::from_utf8_lossy(&a.body)
             )),
-            Err(e) => Err(format!("{head} - error: Get \"{}\": {e}, message: \"\"", request.url())),
+            Err(e) => Err(format!("{head} - error: Get \"{}\": {e}", request.url())),
         };
     }
     if let Some(sleep) = &hook.sleep {

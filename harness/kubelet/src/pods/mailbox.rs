@@ -42,8 +42,6 @@ pub(crate) struct Mailbox {
     notify: Notify,
     /// Cancelled once the Pod must end; interrupts what a sync waits for.
     pub(crate) ending: CancellationToken,
-    /// Rung when the grace period shrinks.
-    pub(crate) sooner: Notify,
 }
 
 /// How far a state is along; news of a lower rank is old.
@@ -68,12 +66,7 @@ impl Mailbox {
             finished: false,
             removed: false,
         };
-        Self {
-            inbox: Mutex::new(inbox),
-            notify: Notify::new(),
-            ending: CancellationToken::new(),
-            sooner: Notify::new(),
-        }
+        Self { inbox: Mutex::new(inbox), notify: Notify::new(), ending: CancellationToken::new() }
     }
 
     /// The Pod as last told.
@@ -84,14 +77,9 @@ impl Mailbox {
     /// A new form of the Pod. `sync` is false when only its status changed.
     pub(crate) fn update(&self, pod: Arc<Pod>, sync: bool) {
         let deleting = spec::is_deleting(&pod);
-        let grace = pod.metadata.deletion_grace_period_seconds;
         {
             let mut inbox = self.inbox.lock();
-            let before = inbox.pod.metadata.deletion_grace_period_seconds;
             inbox.pod = pod;
-            if deleting && before.is_some_and(|b| grace.is_some_and(|g| g < b)) {
-                self.sooner.notify_one();
-            }
             if sync || deleting {
                 inbox.pending = true;
             }
@@ -113,7 +101,6 @@ impl Mailbox {
                     (Some(a), Some(b)) => Some(a.min(b)),
                     (a, b) => a.or(b),
                 };
-                self.sooner.notify_one();
             }
             inbox.end.verdict = request.verdict.or_else(|| inbox.end.verdict.take());
             inbox.pending = true;

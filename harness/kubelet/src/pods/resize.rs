@@ -1,14 +1,15 @@
 //! Changing the limits of containers that run. Source: k/k pkg/kubelet/kuberuntime/kuberuntime_manager.go doPodResizeAction.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
-use podlab_api::core::Pod;
+use podlab_api::core::{Container, Pod};
 use podlab_lifecycle::{
     resize::{self, ContainerResize, Method, ResizeState},
     resources,
     runtime::RuntimePod,
     spec,
 };
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
@@ -22,7 +23,7 @@ impl Worker {
     pub(super) fn plan_resize(&mut self, pod: &Pod, runtime: &RuntimePod) -> Vec<ContainerResize> {
         // Once applied, small differences (page rounding, weights) are the kernel's.
         let settled = self.sized.is_some() && self.sized == pod.metadata.generation;
-        let plan = if settled { Vec::new() } else { resize::plan(pod, runtime) };
+        let plan = if settled { Vec::new() } else { resize::plan(pod, runtime, &self.requested) };
         if plan.is_empty() {
             self.resize = None;
             return plan;
@@ -30,9 +31,11 @@ impl Worker {
         let others: Vec<Arc<Pod>> =
             self.agent.workers.active().into_iter().filter(|p| p.metadata.uid != pod.metadata.uid).collect();
         let capacity = self.agent.capacity_for_pods();
+        let mut why = String::new();
         let next = if let Err(v) = admission::fits(pod, &[], &capacity) {
             ResizeState::Infeasible(v.message)
         } else if let Err(v) = admission::fits(pod, &others, &capacity) {
+            why = v.reason;
             ResizeState::Deferred(v.message)
         } else {
             ResizeState::InProgress
@@ -43,8 +46,9 @@ impl Worker {
             ResizeState::Infeasible(_) if news => {
                 self.agent.say.warn(pod, "ResizeInfeasible", format!("Pod resize Infeasible: {details}"))
             }
-            ResizeState::Deferred(_) if news => {
-                self.agent.say.warn(pod, "ResizeDeferred", format!("Pod resize Deferred: {details}"))
+            ResizeState::Deferred(error) if news => {
+                let message = format!("Pod resize {why}: {}", self::details(pod, Some(error)));
+                self.agent.say.warn(pod, "ResizeDeferred", message)
             }
             ResizeState::InProgress => {
                 self.agent.say.normal(pod, "ResizeStarted", format!("Pod resize started: {details}"))
@@ -66,6 +70,11 @@ impl Worker {
                 self.agent.say.normal(pod, "ResizeCompleted", format!("Pod resize completed: {}", details(pod, None)));
                 self.resize = None;
                 self.sized = pod.metadata.generation;
+                for r in plan {
+                    if let Some((_, c)) = spec::find(pod, &r.name) {
+                        self.requested.insert(r.id.clone(), resources::memory_request(&c));
+                    }
+                }
                 true
             }
             Err(error) => {
@@ -102,25 +111,26 @@ impl Worker {
     }
 }
 
+/// What the events of a resize say, in the order of upstream's fields.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Details {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    init_containers: Vec<Value>,
+    containers: Vec<Value>,
+    generation: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
 /// The resources of the Pod as the events show them.
 fn details(pod: &Pod, error: Option<&str>) -> String {
-    let containers: Vec<Value> = spec::containers(pod)
-        .iter()
-        .map(|c| json!({"name": c.name, "resources": c.resources.clone().unwrap_or_default()}))
-        .collect();
-    let mut all: BTreeMap<&str, Value> = BTreeMap::new();
-    let init: Vec<Value> = spec::init_containers(pod)
-        .iter()
-        .filter(|c| spec::is_sidecar(c))
-        .map(|c| json!({"name": c.name, "resources": c.resources.clone().unwrap_or_default()}))
-        .collect();
-    if !init.is_empty() {
-        all.insert("initContainers", Value::Array(init));
-    }
-    all.insert("containers", Value::Array(containers));
-    all.insert("generation", json!(pod.metadata.generation));
-    if let Some(e) = error {
-        all.insert("error", json!(e));
-    }
-    serde_json::to_string(&all).unwrap_or_default()
+    let shown = |c: &Container| json!({"name": c.name, "resources": c.resources.clone().unwrap_or_default()});
+    let details = Details {
+        init_containers: spec::init_containers(pod).iter().filter(|c| spec::is_sidecar(c)).map(shown).collect(),
+        containers: spec::containers(pod).iter().map(shown).collect(),
+        generation: pod.metadata.generation,
+        error: error.map(str::to_owned),
+    };
+    serde_json::to_string(&details).unwrap_or_default()
 }

@@ -127,6 +127,8 @@ impl Worker {
             return Err(fail(WaitingReason::RunContainerError, e.message, None, true));
         }
         self.just_started = Some(id.clone());
+        self.requested.retain(|id, _| round.runtime.containers.iter().any(|c| c.id == *id));
+        self.requested.insert(id.clone(), podlab_lifecycle::resources::memory_request(c));
         if self.sized.is_none() {
             self.sized = pod.metadata.generation;
         }
@@ -144,6 +146,8 @@ impl Worker {
                 };
                 Kill { agent: &agent, pod: Some(pod), key: &self.key }.containers(&[target], None).await;
                 self.just_started = None;
+                // What was known of it says that it runs.
+                self.expected = None;
                 return Err(fail(WaitingReason::PostStartHookError, message, None, true));
             }
         }

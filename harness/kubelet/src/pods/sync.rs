@@ -9,7 +9,7 @@ use podlab_lifecycle::{
     actions::{self, Actions},
     backoff,
     phase::Liveness,
-    restart,
+    resize, restart,
     runtime::{RuntimePod, RuntimeState, SandboxRecord},
     spec::{self, ContainerKind},
     status::MayRun,
@@ -133,9 +133,19 @@ impl Worker {
         let mut errors = Errors::default();
         if self.restarting_all {
             self.start_over(pod, &runtime).await;
+            (self.started_over, self.expected) = (true, None);
             return Synced::Again { outcome: SyncOutcome::Done, changed: true };
         }
         let mut changed = self.apply_resize(pod, &resizes).await;
+        let mut runtime = runtime;
+        if resizes.iter().any(|r| r.method == resize::Method::Restart) {
+            // What was stopped starts again in the same sync: no status says that it had ended.
+            self.expected = None;
+            match self.read().await {
+                Ok(now) => runtime = now,
+                Err(_) => return failed(true),
+            }
+        }
         changed |= self.act(pod, runtime, volumes, keyring, &mut errors).await;
         let mut outcome = errors.outcome(self.agent.clock.wall());
         if let (SyncOutcome::Done, Some(left)) = (outcome, self.until_deadline(pod)) {
@@ -441,7 +451,12 @@ impl Worker {
     async fn start_over(&self, pod: &Arc<Pod>, runtime: &RuntimePod) {
         let targets: Vec<Target> = runtime
             .running()
-            .map(|c| Target { id: c.id.clone(), name: c.name.clone(), message: None, reason: None })
+            .map(|c| Target {
+                id: c.id.clone(),
+                name: c.name.clone(),
+                message: Some("killing".to_owned()),
+                reason: None,
+            })
             .collect();
         let kill = Kill { agent: &self.agent, pod: Some(pod), key: &self.key };
         kill.containers(&targets, Some(Duration::ZERO)).await;

@@ -39,19 +39,10 @@ impl Worker {
         let now = self.generate(pod, &runtime, Liveness::Active);
         self.publish(pod, now, MayRun::Yes);
         self.agent.prober.stop_liveness_and_startup(&self.uid);
-        loop {
-            let pod = self.mailbox.pod();
-            let grace = self.pod_grace(&pod);
-            let mailbox = self.mailbox.clone();
-            tokio::select! {
-                biased;
-                killed = self.kill_everything(&pod, &runtime, Some(grace)) => {
-                    killed?;
-                    break;
-                }
-                () = mailbox.sooner.notified() => {}
-            }
-        }
+        // A stop under way goes on as it began: a second deletion with less grace is heard by the next try alone.
+        let pod = self.mailbox.pod();
+        let grace = self.pod_grace(&pod);
+        self.kill_everything(&pod, &runtime, Some(grace)).await?;
         self.agent.prober.remove_pod(&self.uid);
         let pod = self.mailbox.pod();
         let runtime = self.read().await?;

@@ -14,6 +14,7 @@ use podlab_lifecycle::{
     container::{StartFailures, View},
     phase::Liveness,
     resize::ResizeState,
+    restart,
     runtime::{RuntimePod, RuntimeState},
     spec,
     status::{self, MayRun, Verdict},
@@ -56,10 +57,14 @@ pub(super) struct Worker {
     pub(super) grace: Option<i64>,
     /// A restart rule asked for every container to start over.
     pub(super) restarting_all: bool,
+    /// It has just removed them; the next status says so, once.
+    pub(super) started_over: bool,
     /// Where an in-place resize stands.
     pub(super) resize: Option<ResizeState>,
     /// Generation of the spec whose limits are in force, as far as this worker brought them about.
     pub(super) sized: Option<i64>,
+    /// Memory requests, bytes, by container id, as they were when it was started or resized. The kernel does not know them.
+    pub(super) requested: BTreeMap<String, i64>,
     stamped: BTreeSet<Stage>,
     /// When the agent saw the Pod first.
     seen: Mono,
@@ -86,8 +91,10 @@ impl Worker {
             has_cgroup: false,
             grace: None,
             restarting_all: false,
+            started_over: false,
             resize: None,
             sized: None,
+            requested: BTreeMap::new(),
             stamped: BTreeSet::new(),
             seen,
             ended_before: shown.is_terminal(),
@@ -199,7 +206,13 @@ impl Worker {
         let scheme = agent.scheme();
         let probes = agent.prober.view(pod, &previous);
         let mut status = status::generate(&status::Inputs {
-            view: View { pod, runtime, failures: &self.failures, scheme: &scheme },
+            view: View {
+                pod,
+                runtime,
+                failures: &self.failures,
+                scheme: &scheme,
+                starting_over: std::mem::take(&mut self.started_over),
+            },
             previous: &previous,
             readiness: &probes,
             liveness,
@@ -207,10 +220,11 @@ impl Worker {
             host_ips: &agent.config.node_ips,
             resize: self.resize.as_ref(),
         });
-        if self.restarting_all {
+        if restart::may_restart_all(pod) {
             let message = "container exited with restart policy rule".to_owned();
-            let mut mark =
-                condition_of(condition::ALL_RESTARTING, true, Some("RestartAllContainersStarted"), Some(message));
+            let why = self.restarting_all.then(|| ("RestartAllContainersStarted", message));
+            let (reason, message) = why.unzip();
+            let mut mark = condition_of(condition::ALL_RESTARTING, self.restarting_all, reason, message);
             mark.observed_generation = pod.metadata.generation;
             status.conditions.get_or_insert_default().push(mark);
         }

@@ -43,6 +43,10 @@ pub(super) async fn run(
         .or_else(|| p.config.node_ips.first().filter(|_| podlab_lifecycle::spec::host_network(pod)).cloned());
     let ip = ip.unwrap_or_default();
     if let Some(exec) = &probe.exec {
+        if podlab_lifecycle::spec::is_deleting(pod) {
+            // Upstream asks under the context of the sync that began the probing, which a deletion ends.
+            return Look::Error("rpc error: code = Canceled desc = context canceled".to_owned());
+        }
         return run_exec(p, c, exec.command.as_deref().unwrap_or_default(), id, timeout).await;
     }
     if let Some(get) = &probe.http_get {

@@ -23,7 +23,7 @@ pub(crate) enum VolumeError {
     #[error("{0}")]
     Api(#[from] ApiError),
     /// A key asked for is not there.
-    #[error("references non-existent {kind} key: {key}")]
+    #[error("{}references non-existent {kind} key: {key}", if *kind == "config" { "configmap " } else { "" })]
     Key { kind: &'static str, key: String },
     /// A file operation failed.
     #[error("{what}: {error}")]

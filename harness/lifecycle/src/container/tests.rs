@@ -14,7 +14,7 @@ fn words(s: &ContainerState) -> String {
 
 fn one(pod: &Pod, records: Vec<ContainerRecord>, failures: &StartFailures, old: &[ContainerStatus]) -> ContainerStatus {
     let runtime = with_sandbox(records);
-    let view = View { pod, runtime: &runtime, failures, scheme: "podlab" };
+    let view = View { pod, runtime: &runtime, failures, scheme: "podlab", starting_over: false };
     statuses(&view, ContainerKind::Regular, spec::containers(pod), old).remove(0)
 }
 

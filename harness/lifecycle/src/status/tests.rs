@@ -19,7 +19,7 @@ impl Readiness for Always {
 fn gen_status(pod: &Pod, runtime: &RuntimePod, previous: &PodStatus, liveness: Liveness) -> PodStatus {
     let failures = StartFailures::new();
     generate(&Inputs {
-        view: View { pod, runtime, failures: &failures, scheme: "podlab" },
+        view: View { pod, runtime, failures: &failures, scheme: "podlab", starting_over: false },
         previous,
         readiness: &Always,
         liveness,

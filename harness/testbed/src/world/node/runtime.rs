@@ -61,6 +61,8 @@ pub(super) struct Container {
 pub(super) struct State {
     pub(super) sandboxes: BTreeMap<String, Sandbox>,
     pub(super) containers: BTreeMap<String, Container>,
+    /// How many commands were asked for that do not exist.
+    missing: u64,
 }
 
 impl State {
@@ -218,8 +220,13 @@ impl SimRuntime {
         let first = command.first().map(String::as_str).unwrap_or_default();
         if !program::exists(first) {
             let why = format!("exec: {first:?}: executable file not found in $PATH");
+            let nth = {
+                let mut state = self.state.lock();
+                state.missing += 1;
+                state.missing
+            };
             let message = format!(
-                "failed to exec in container: failed to start exec: OCI runtime exec failed: exec failed: unable to start container process: {why}"
+                "failed to exec in container: failed to start exec \"{nth:064x}\": OCI runtime exec failed: exec failed: unable to start container process: {why}"
             );
             return Err(RuntimeError::new(tonic::Code::Unknown, message));
         }
