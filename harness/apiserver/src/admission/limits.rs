@@ -112,6 +112,23 @@ fn refuse(kind: &Kind, object: &Value, broken: &[String]) -> Result<(), ApiError
 fn check(item: &Value, what: &str, requests: &Amounts, limits: &Amounts, broken: &mut Vec<String>) {
     let milli = |v: &Value| v.as_str().and_then(|s| parse_milli(s).ok());
     let show = super::resources::show_like;
+    for (name, least) in entries(item, "min") {
+        let (Some(bound), shown) = (milli(least), least.as_str().unwrap_or_default()) else { continue };
+        match (requests.get(name), limits.get(name)) {
+            (None, _) => broken.push(format!("minimum {name} usage per {what} is {shown}.  No request is specified")),
+            (Some(request), _) if *request < bound => {
+                broken.push(format!(
+                    "minimum {name} usage per {what} is {shown}, but request is {}",
+                    show(*request, shown)
+                ));
+            }
+            (_, Some(limit)) if *limit < bound => {
+                broken
+                    .push(format!("minimum {name} usage per {what} is {shown}, but limit is {}", show(*limit, shown)));
+            }
+            _ => {}
+        }
+    }
     for (name, most) in entries(item, "max") {
         let (Some(bound), shown) = (milli(most), most.as_str().unwrap_or_default()) else { continue };
         match (limits.get(name), requests.get(name)) {
@@ -128,23 +145,6 @@ fn check(item: &Value, what: &str, requests: &Amounts, limits: &Amounts, broken:
                     "maximum {name} usage per {what} is {shown}, but request is {}",
                     show(*request, shown)
                 ));
-            }
-            _ => {}
-        }
-    }
-    for (name, least) in entries(item, "min") {
-        let (Some(bound), shown) = (milli(least), least.as_str().unwrap_or_default()) else { continue };
-        match (requests.get(name), limits.get(name)) {
-            (None, _) => broken.push(format!("minimum {name} usage per {what} is {shown}.  No request is specified")),
-            (Some(request), _) if *request < bound => {
-                broken.push(format!(
-                    "minimum {name} usage per {what} is {shown}, but request is {}",
-                    show(*request, shown)
-                ));
-            }
-            (_, Some(limit)) if *limit < bound => {
-                broken
-                    .push(format!("minimum {name} usage per {what} is {shown}, but limit is {}", show(*limit, shown)));
             }
             _ => {}
         }

@@ -126,8 +126,19 @@ pub(crate) fn env(container: &Value, path: &str, errors: &mut Errors) {
                 "status.podIP",
                 "status.podIPs",
             ];
+            // Paths that a list could be filtered by, though no variable can hold them.
+            let convertible = [
+                "spec.restartPolicy",
+                "spec.schedulerName",
+                "spec.hostNetwork",
+                "status.phase",
+                "status.nominatedNodeName",
+            ];
             if field.is_empty() {
                 errors.required(format!("{here}.valueFrom.fieldRef.fieldPath"), "");
+            } else if !convertible.contains(&field) {
+                let why = format!("error converting fieldPath: field label not supported: {field}");
+                errors.invalid(format!("{here}.valueFrom.fieldRef.fieldPath"), field, &why);
             } else {
                 errors.not_supported(format!("{here}.valueFrom.fieldRef.fieldPath"), field, &known);
             }
@@ -190,9 +201,10 @@ pub(crate) fn mounts(container: &Value, path: &str, volumes: &BTreeSet<&str>, er
         let (sub, expr) = (text(mount, "subPath"), text(mount, "subPathExpr"));
         for (field, value) in [("subPath", sub), ("subPathExpr", expr)] {
             if value.starts_with('/') {
-                errors.invalid(format!("{here}.{field}"), value, "must be a relative path");
+                // Upstream leaves the index out here.
+                errors.invalid(format!("{path}.volumeMounts.{field}"), value, "must be a relative path");
             } else if value.split('/').any(|part| part == "..") {
-                errors.invalid(format!("{here}.{field}"), value, "must not contain '..'");
+                errors.invalid(format!("{path}.volumeMounts.{field}"), value, "must not contain '..'");
             }
         }
         if !sub.is_empty() && !expr.is_empty() {
@@ -227,16 +239,12 @@ pub(crate) fn resources(resources: &Value, path: &str, errors: &mut Errors) {
     for which in ["limits", "requests"] {
         for (name, quantity) in entries(resources, which) {
             let here = format!("{path}.{which}[{name}]");
-            errors.names(&format!("{path}.{which}"), name, &names::qualified(name));
+            errors.names(&here, name, &names::qualified(name));
             let standard =
                 matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
             if !standard && !name.contains('/') {
-                errors.invalid(
-                    format!("{path}.{which}"),
-                    name.as_str(),
-                    "must be a standard resource type or fully qualified",
-                );
-                errors.invalid(format!("{path}.{which}"), name.as_str(), "must be a standard resource for containers");
+                errors.invalid(here.clone(), name.as_str(), "must be a standard resource type or fully qualified");
+                errors.invalid(here.clone(), name.as_str(), "must be a standard resource for containers");
             }
             if amount(quantity).is_some_and(|m| m < 0) {
                 errors.invalid(here.clone(), quantity.clone(), NOT_NEGATIVE);
@@ -307,12 +315,16 @@ fn handler(value: &Value, path: &str, errors: &mut Errors) {
     if given.is_empty() {
         errors.required(path.to_owned(), "must specify a handler type");
     }
+    let Some(first) = given.first() else { return };
+    one_handler(first, value, path, errors);
     for extra in given.iter().skip(1) {
         errors.forbidden(format!("{path}.{extra}"), "may not specify more than 1 handler type");
     }
-    let Some(first) = given.first() else { return };
+}
+
+fn one_handler(first: &str, value: &Value, path: &str, errors: &mut Errors) {
     let (here, body) = (format!("{path}.{first}"), at(value, first));
-    match *first {
+    match first {
         "exec" if list(body, "command").is_empty() => errors.required(format!("{here}.command"), ""),
         "httpGet" => {
             if text(body, "path").is_empty() {

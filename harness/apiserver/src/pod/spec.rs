@@ -81,9 +81,6 @@ pub(crate) fn spec(spec: &Value, path: &str, errors: &mut Errors) {
     if !text(spec, "preemptionPolicy").is_empty() {
         one_of(spec, path, "preemptionPolicy", &["Never", "PreemptLowerPriority"], errors);
     }
-    if let Some(grace) = int(spec, "terminationGracePeriodSeconds").filter(|g| *g < 0) {
-        errors.invalid(format!("{path}.terminationGracePeriodSeconds"), grace, NOT_NEGATIVE);
-    }
 }
 
 /// What is said of a negative number.
@@ -207,7 +204,7 @@ fn tolerations(spec: &Value, path: &str, errors: &mut Errors) {
             }
             "Exists" if !text(toleration, "value").is_empty() => {
                 let why = "value must be empty when `operator` is 'Exists'";
-                errors.invalid(format!("{here}.operator"), toleration.clone(), why);
+                errors.invalid(format!("{here}.operator"), text(toleration, "value"), why);
             }
             "Exists" => {}
             other => errors.not_supported(format!("{here}.operator"), other, &["Equal", "Exists"]),
@@ -291,9 +288,8 @@ fn pod_term(term: &Value, path: &str, errors: &mut Errors) {
     let key = text(term, "topologyKey");
     if key.is_empty() {
         errors.required(format!("{path}.topologyKey"), "can not be empty");
-    } else {
-        errors.names(&format!("{path}.topologyKey"), key, &names::qualified(key));
     }
+    errors.names(&format!("{path}.topologyKey"), key, &names::qualified(key));
     for (label, value) in entries(term, "labelSelector.matchLabels") {
         errors.names(&format!("{path}.labelSelector.matchLabels"), label, &names::qualified(label));
         let value = value.as_str().unwrap_or_default();

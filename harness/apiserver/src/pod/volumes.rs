@@ -199,7 +199,8 @@ fn projected(body: &Value, path: &str, errors: &mut Errors) {
             errors.forbidden(format!("{here}.{extra}"), "may not specify more than 1 volume type");
         }
         match given.first() {
-            None => errors.required(here, "one of: `clusterTrustBundle`, `configMap`, `downwardAPI`, `podCertificate`, `secret`, or `serviceAccountToken` must be specified"),
+            // Upstream lets a source of nothing be.
+            None => {}
             Some(kind @ (&"secret" | &"configMap")) => {
                 if text(at(source, kind), "name").is_empty() {
                     errors.required(format!("{here}.{kind}.name"), "");

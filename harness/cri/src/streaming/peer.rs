@@ -73,7 +73,8 @@ impl Verdict {
             (Self::Error(message), ErrorFormat::Text) => return Some(Bytes::from(message.clone())),
             (Self::Error(message), ErrorFormat::Status) => failure(
                 "InternalError",
-                format!("Internal error occurred: {message}"),
+                // Wrapped twice upstream, where it arises and where it is written.
+                format!("Internal error occurred: Internal error occurred: {message}"),
                 json!({"causes": [{"message": message}]}),
             ),
         };

@@ -49,7 +49,7 @@ impl Wanted {
 pub(crate) async fn exec(runtime: Arc<Runtime>, container: &str, command: Vec<String>, wanted: Wanted, mut peer: Peer) {
     let verdict = match run(&runtime, container, command, wanted, &mut peer).await {
         Ok(code) => Verdict::Exit(code),
-        Err(e) => Verdict::Error(e.to_string()),
+        Err(e) => Verdict::Error(format!("error executing command in container: {e}")),
     };
     finish(&peer, &verdict).await;
 }
@@ -136,7 +136,7 @@ async fn run(
 pub(crate) async fn attach(runtime: Arc<Runtime>, id: &str, wanted: Wanted, mut peer: Peer) {
     let verdict = match attached(&runtime, id, wanted, &mut peer).await {
         Ok(()) => Verdict::Exit(0),
-        Err(e) => Verdict::Error(e.to_string()),
+        Err(e) => Verdict::Error(format!("error attaching to container: {e}")),
     };
     finish(&peer, &verdict).await;
 }
