@@ -1,14 +1,15 @@
 //! `ci`: every check, all failures listed.
 
+use crate::out::{complain, say};
 use crate::{flags::cargo, tidy};
 
 /// Runs everything; 0 only when all of it passed.
 pub(crate) fn ci() -> Result<u8, String> {
     let mut failed = Vec::new();
     let mut check = |name: &'static str, result: Result<u8, String>| {
-        println!("== {name}: {}", if result == Ok(0) { "ok" } else { "FAILED" });
+        say!("== {name}: {}", if result == Ok(0) { "ok" } else { "FAILED" });
         if let Err(e) = &result {
-            eprintln!("{e}");
+            complain!("{e}");
         }
         if result != Ok(0) {
             failed.push(name);
@@ -20,6 +21,6 @@ pub(crate) fn ci() -> Result<u8, String> {
     if failed.is_empty() {
         return Ok(0);
     }
-    println!("failed: {}", failed.join(", "));
+    say!("failed: {}", failed.join(", "));
     Ok(1)
 }

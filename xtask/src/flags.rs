@@ -6,6 +6,7 @@ use std::{
     process::{Command, Stdio},
 };
 
+use crate::out::say;
 use crate::{checks, conformance, tidy};
 
 const USAGE: &str = "usage: cargo xtask VERB
@@ -35,7 +36,7 @@ pub(crate) fn run(args: &[String]) -> Verdict {
         "ci" => checks::ci(),
         "nightly" => nightly(),
         "conformance" if rest.iter().any(|a| a == "--help" || a == "-h") => {
-            println!("{}", conformance::USAGE);
+            say!("{}", conformance::USAGE);
             Ok(0)
         }
         "conformance" => conformance::run(rest),
@@ -43,19 +44,20 @@ pub(crate) fn run(args: &[String]) -> Verdict {
         "e2e" | "up" | "down" | "ps" | "logs" | "enter" | "node" | "image" | "gc" | "diag" | "lint" | "schema"
         | "new" | "explain" | "explore" => podlab(verb, rest),
         "help" | "--help" | "-h" => {
-            println!("{USAGE}");
+            say!("{USAGE}");
             Ok(0)
         }
         other => Err(format!("there is no verb {other:?}\n{USAGE}")),
     }
 }
 
-/// The long counts: twenty rounds of the suite, fifty kills, a thousand seeds of each scenario made for exploring. CI runs
-/// a tenth of the kills and one round.
+/// The long counts: twenty rounds of the suite, fifty kills, a soak of 500 Pods, a thousand seeds of each scenario made for
+/// exploring. CI runs a tenth of kills and Pods, and one round.
 fn nightly() -> Verdict {
     let rounds = podlab("e2e", &["--rounds".into(), "20".into()])?;
     let mut kills = Command::new(env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
-    kills.args(["test", "-p", "podlab-suites", "--test", "robustness"]).env("PODLAB_KILLS", "50").current_dir(root());
+    kills.args(["test", "-p", "podlab-suites", "--test", "robustness"]).current_dir(root());
+    kills.env("PODLAB_KILLS", "50").env("PODLAB_SOAK", "500");
     let mut worst = rounds.max(status(&mut kills)?);
     let dir = root().join("scenarios/virtual/explore");
     let mut names: Vec<_> = std::fs::read_dir(&dir)

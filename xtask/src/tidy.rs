@@ -11,6 +11,7 @@ use std::{
 use serde_json::Value;
 
 use crate::flags::root;
+use crate::out::say;
 
 /// Hard limit of lines in a source file.
 const MAX_LINES: usize = 800;
@@ -21,9 +22,9 @@ pub(crate) fn run() -> Result<u8, String> {
     edges(&mut findings)?;
     files(&mut findings)?;
     for f in &findings {
-        println!("tidy: {f}");
+        say!("tidy: {f}");
     }
-    println!("tidy: {} findings", findings.len());
+    say!("tidy: {} findings", findings.len());
     Ok(u8::from(!findings.is_empty()))
 }
 

@@ -11,11 +11,14 @@ pub use k8s_openapi::api::{
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 pub use k8s_openapi::jiff;
 
+pub mod cron;
 mod error;
 pub mod matching;
 mod object;
 mod quantity;
+pub mod request;
 mod resource;
+pub mod sysctl;
 
 pub use error::{ApiError, Reason};
 pub use object::Object;

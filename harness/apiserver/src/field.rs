@@ -30,6 +30,11 @@ impl Errors {
         self.push("FieldValueInvalid", field, with_detail(format!("Invalid value: {}", value.into()), detail));
     }
 
+    /// A part that breaks a rule as a whole: its value is not shown.
+    pub fn invalid_as_whole(&mut self, field: impl Into<String>, detail: &str) {
+        self.push("FieldValueInvalid", field, with_detail("Invalid value".into(), detail));
+    }
+
     /// A value that is none of the known ones.
     pub fn not_supported(&mut self, field: impl Into<String>, value: &str, supported: &[&str]) {
         let known = supported.iter().map(|s| format!("{s:?}")).collect::<Vec<_>>().join(", ");

@@ -4,6 +4,7 @@ mod apps;
 mod batch;
 mod core;
 mod events;
+mod job;
 mod namespace;
 mod node;
 mod policy;
@@ -14,6 +15,7 @@ mod reviews;
 mod row;
 mod service;
 mod storage;
+mod workload;
 
 pub(crate) use events::{from_storage as event_from_storage, to_storage as event_to_storage};
 pub(crate) use registry::registry;

@@ -28,5 +28,4 @@ mod upkeep;
 mod wire;
 
 pub use http::serve::{ServeError, Tls};
-pub use local::{DeleteOptions, ListOptions, PatchKind, WatchEvent, WatchOptions, WatchType};
 pub use server::{ApiServer, ApiServerConfig, StartError};

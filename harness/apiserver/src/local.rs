@@ -2,10 +2,13 @@
 //!
 //! Every call runs as user `system:apiserver-loopback` through the same admission and validation as one over HTTPS.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use futures::{Stream, StreamExt, stream};
-use podlab_api::{ApiError, Object, Reason, ResourceRef};
+use podlab_api::{
+    ApiError, Object, Reason, ResourceRef,
+    request::{DeleteOptions, ListOptions, PatchKind, WatchEvent, WatchOptions, WatchType},
+};
 use podlab_store::EventKind;
 use serde_json::Value;
 
@@ -16,79 +19,6 @@ use crate::{
     selector::{FieldSelector, LabelSelector},
     server::ApiServer,
 };
-
-/// What to list.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ListOptions {
-    /// Label selector, e.g. `app=web,tier!=db`.
-    pub label_selector: Option<String>,
-    /// Field selector, e.g. `spec.nodeName=node-1`.
-    pub field_selector: Option<String>,
-}
-
-/// What to watch, from where.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct WatchOptions {
-    /// Label selector.
-    pub label_selector: Option<String>,
-    /// Field selector.
-    pub field_selector: Option<String>,
-    /// Deliver events after this revision; `None` starts with synthetic `Added` events of what exists.
-    pub resource_version: Option<u64>,
-}
-
-/// What happened to a watched object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WatchType {
-    /// It appeared (or began to match).
-    Added,
-    /// It changed.
-    Modified,
-    /// It went (or stopped matching).
-    Deleted,
-    /// Nothing but progress: the object carries only a resourceVersion.
-    Bookmark,
-}
-
-/// One event of a watch.
-#[derive(Debug, Clone)]
-pub struct WatchEvent {
-    /// What happened.
-    pub kind: WatchType,
-    /// The object after the change; for `Deleted` its last state.
-    pub object: Arc<Object>,
-}
-
-/// How a patch body is meant.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PatchKind {
-    /// RFC 6902.
-    Json,
-    /// RFC 7396.
-    Merge,
-    /// Kubernetes' strategic merge.
-    Strategic,
-    /// Server-side apply.
-    Apply {
-        /// Field manager.
-        manager: String,
-        /// Take fields over from other managers.
-        force: bool,
-    },
-}
-
-/// How to delete.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct DeleteOptions {
-    /// `gracePeriodSeconds`.
-    pub grace_period: Option<Duration>,
-    /// Refuse unless the object has this UID.
-    pub uid: Option<String>,
-    /// Refuse unless the object is at this revision.
-    pub resource_version: Option<u64>,
-    /// `Background`, `Foreground` or `Orphan`.
-    pub propagation: Option<&'static str>,
-}
 
 impl ApiServer {
     /// Reads one object.
@@ -226,7 +156,7 @@ impl ApiServer {
         name: &str,
         options: &DeleteOptions,
     ) -> Result<Arc<Object>, ApiError> {
-        let request = options.request();
+        let request = request(options);
         Ok(self
             .delete_object(&Context::loopback(), row(resource)?, namespace, name, &request)
             .await?
@@ -248,19 +178,17 @@ impl ApiServer {
     ) -> Result<(), ApiError> {
         let kind = row(resource)?;
         let query = filter(kind, list.label_selector.as_deref(), list.field_selector.as_deref())?;
-        self.delete_objects(&Context::loopback(), kind, namespace, &query, &options.request()).await?;
+        self.delete_objects(&Context::loopback(), kind, namespace, &query, &request(options)).await?;
         Ok(())
     }
 }
 
-impl DeleteOptions {
-    fn request(&self) -> DeleteRequest {
-        DeleteRequest {
-            grace: self.grace_period.map(|d| i64::try_from(d.as_secs()).unwrap_or(i64::MAX)),
-            uid: self.uid.clone(),
-            revision: self.resource_version.map(|r| r.to_string()),
-            propagation: self.propagation.map(str::to_owned),
-        }
+fn request(options: &DeleteOptions) -> DeleteRequest {
+    DeleteRequest {
+        grace: options.grace_period.map(|d| i64::try_from(d.as_secs()).unwrap_or(i64::MAX)),
+        uid: options.uid.clone(),
+        revision: options.resource_version.map(|r| r.to_string()),
+        propagation: options.propagation.map(str::to_owned),
     }
 }
 

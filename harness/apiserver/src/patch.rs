@@ -6,13 +6,10 @@ pub(crate) mod managed;
 mod merge_keys;
 mod strategic;
 
-use podlab_api::{ApiError, Reason};
+use podlab_api::{ApiError, Reason, request::PatchKind};
 use serde_json::Value;
 
-use crate::{
-    kinds::{Kind, SubKind},
-    local::PatchKind,
-};
+use crate::kinds::{Kind, SubKind};
 
 /// Applies a patch to the current object and returns the new one.
 ///

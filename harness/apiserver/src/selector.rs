@@ -134,7 +134,8 @@ fn split_outside_parentheses(input: &str) -> Vec<&str> {
     out
 }
 
-/// A field that a kind lets itself be selected by: its label and where it is in the object.
+/// A field that a kind lets itself be selected by: its label and where it is in the object; where the first of several
+/// places, parted by `|`, says nothing, the next one counts.
 pub(crate) type SelectableField = (&'static str, &'static str);
 
 /// A conjunction of (in)equalities on fields. The empty one matches everything.
@@ -184,7 +185,10 @@ impl FieldSelector {
     /// Whether the object's fields satisfy it.
     pub fn matches(&self, object: &Value) -> bool {
         self.0.iter().all(|c| {
-            let equal = match at(object, c.path) {
+            let places = c.path.split('|').map(|path| at(object, path));
+            let says = |v: &&Value| !v.is_null() && v.as_str() != Some("");
+            let value = places.clone().find(says).or_else(|| places.clone().next()).unwrap_or(&Value::Null);
+            let equal = match value {
                 Value::String(s) => *s == c.value,
                 // These are booleans in upstream's structs, so unset reads as false.
                 Value::Null if matches!(c.path, "spec.hostNetwork" | "spec.unschedulable") => c.value == "false",
@@ -227,12 +231,14 @@ mod tests {
 
     #[test]
     fn field_selectors_know_only_the_fields_of_the_kind() {
-        let pod = json!({"metadata": {"name": "a"}, "spec": {}, "status": {"phase": "Running"}});
-        let fields = [("spec.nodeName", "spec.nodeName"), ("status.phase", "status.phase")];
+        let pod = json!({"metadata": {"name": "a"}, "spec": {"a": "", "b": "b"}, "status": {"phase": "Running"}});
+        let fields =
+            [("spec.nodeName", "spec.nodeName"), ("status.phase", "status.phase"), ("source", "spec.a|spec.b")];
         for (selector, expected) in [
             ("metadata.name=a", true),
             ("spec.nodeName=", true),
             ("spec.nodeName!=", false),
+            ("source=b", true),
             ("status.phase!=Failed,status.phase=Running", true),
         ] {
             let parsed = FieldSelector::parse(selector, &fields, true).unwrap();

@@ -4,10 +4,11 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
-use podlab_api::{Object, Reason, ResourceRef, core};
-use podlab_apiserver::{
-    ApiServer, ApiServerConfig, DeleteOptions, ListOptions, PatchKind, WatchOptions, WatchType, pki::Authority,
+use podlab_api::{
+    Object, Reason, ResourceRef, core,
+    request::{DeleteOptions, ListOptions, PatchKind, WatchOptions, WatchType},
 };
+use podlab_apiserver::{ApiServer, ApiServerConfig, pki::Authority};
 use podlab_clock::{Clock, Rng};
 use podlab_store::{Durable, Store, StoreConfig};
 use podlab_timeline::{Event, MemorySink, Recorder, Stage};

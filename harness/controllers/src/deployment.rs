@@ -37,7 +37,7 @@ pub(crate) struct Deployments {
 }
 
 /// A percentage of `total`, rounded up or down, or a plain number.
-fn resolve(value: Option<&IntOrString>, default: &str, total: i32, up: bool) -> i32 {
+pub(crate) fn resolve(value: Option<&IntOrString>, default: &str, total: i32, up: bool) -> i32 {
     let percent = |text: &str| {
         let n = text.trim_end_matches('%').parse::<i64>().unwrap_or(0) * i64::from(total);
         i32::try_from(if up { (n + 99) / 100 } else { n / 100 }).unwrap_or(i32::MAX)

@@ -36,6 +36,7 @@ pub(crate) const FOLLOWED: &[ResourceRef] = kinds![
     "apps" "deployments" "Deployment" true,
     "apps" "statefulsets" "StatefulSet" true,
     "apps" "daemonsets" "DaemonSet" true,
+    "apps" "controllerrevisions" "ControllerRevision" true,
     "batch" "jobs" "Job" true,
     "batch" "cronjobs" "CronJob" true,
     "discovery.k8s.io" "endpointslices" "EndpointSlice" true,

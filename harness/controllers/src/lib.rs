@@ -4,6 +4,9 @@
 //! [`Controllers::run`] starts them all on one client. Reconciling twice in a row changes nothing the second time.
 #![deny(missing_docs)]
 
+mod claim_pods;
+mod cron;
+mod daemon;
 mod deployment;
 mod disruption;
 mod endpoints;
@@ -14,8 +17,10 @@ mod node_lifecycle;
 mod pod_gc;
 mod replicaset;
 mod replicated;
+mod revision;
 mod run;
 mod seed;
+mod stateful;
 mod taint_eviction;
 #[cfg(test)]
 mod tests;

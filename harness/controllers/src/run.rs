@@ -57,9 +57,46 @@ pub(crate) struct Starter {
     rng: Rng,
     shutdown: CancellationToken,
     pub(crate) tasks: JoinSet<()>,
+    pods: Option<Hub>,
+}
+
+/// The one watch of all Pods: nearly every controller wants it, and reading each change once is enough.
+struct Hub {
+    cache: Cache<Pod>,
+    deltas: mpsc::Receiver<Delta<Pod>>,
+    readers: Vec<mpsc::Sender<Delta<Pod>>>,
 }
 
 impl Starter {
+    /// Follows all Pods; the receiver gets every change, as those of the other controllers do.
+    pub(crate) fn follow_pods(&mut self) -> (Cache<Pod>, mpsc::Receiver<Delta<Pod>>) {
+        let mut hub = match self.pods.take() {
+            Some(hub) => hub,
+            None => {
+                let (cache, deltas) = self.follow::<Pod>();
+                Hub { cache, deltas, readers: Vec::new() }
+            }
+        };
+        let (send, receive) = mpsc::channel(BUFFER);
+        hub.readers.push(send);
+        let cache = hub.cache.clone();
+        self.pods = Some(hub);
+        (cache, receive)
+    }
+
+    /// Begins to hand out changes of Pods, once everybody who wants them has said so.
+    fn hand_out_pods(&mut self) {
+        let Some(Hub { mut deltas, readers, .. }) = self.pods.take() else { return };
+        self.tasks.spawn(async move {
+            while let Some(delta) = deltas.recv().await {
+                for reader in &readers {
+                    // One that has gone has its controller gone with it.
+                    let _ = reader.send(delta.clone()).await;
+                }
+            }
+        });
+    }
+
     /// Follows a resource; the receiver gets every change.
     pub(crate) fn follow<K: KubeType>(&mut self) -> (Cache<K>, mpsc::Receiver<Delta<K>>) {
         let (r, cache, deltas) = reflector::<K>(&self.client, None, ListOptions::default(), self.clock, BUFFER);
@@ -94,6 +131,7 @@ impl Controllers {
             rng: self.rng,
             shutdown: shutdown.clone(),
             tasks: JoinSet::new(),
+            pods: None,
         };
         namespaces(&mut s, &self.config);
         workloads(&mut s);
@@ -102,7 +140,11 @@ impl Controllers {
         nodes(&mut s);
         crate::volumes::start(&mut s);
         crate::job::start(&mut s);
+        crate::cron::start(&mut s);
+        crate::daemon::start(&mut s);
+        crate::stateful::start(&mut s);
         budgets(&mut s);
+        s.hand_out_pods();
         shutdown.cancelled().await;
         s.tasks.shutdown().await;
     }
@@ -138,7 +180,7 @@ fn workloads(s: &mut Starter) {
     let (sets, set_deltas) = s.follow::<ReplicaSet>();
     let (_, deployment_deltas) = s.follow::<Deployment>();
     let (services, service_deltas) = s.follow::<Service>();
-    let (pods, pod_deltas) = s.follow::<Pod>();
+    let (pods, pod_deltas) = s.follow_pods();
     let (set_queue, deployment_queue, service_queue) = (Queue::default(), Queue::default(), Queue::default());
 
     s.tasks.spawn(feed(deployment_deltas, deployment_queue.clone(), |d| vec![key_of(&**d.object())]));
@@ -173,7 +215,7 @@ fn workloads(s: &mut Starter) {
 
 fn replication_controllers(s: &mut Starter) {
     let (all, deltas) = s.follow::<ReplicationController>();
-    let (_, pod_deltas) = s.follow::<Pod>();
+    let (_, pod_deltas) = s.follow_pods();
     let queue = Queue::default();
     s.tasks.spawn(feed(deltas, queue.clone(), |d| vec![key_of(&**d.object())]));
     s.tasks.spawn(feed(pod_deltas, queue.clone(), move |d| ReplicaSets::concerned(&all, d.object())));
@@ -182,7 +224,7 @@ fn replication_controllers(s: &mut Starter) {
 }
 
 fn collectors(s: &mut Starter) {
-    let (pods, pod_deltas) = s.follow::<Pod>();
+    let (pods, pod_deltas) = s.follow_pods();
     let (nodes, node_deltas) = s.follow::<Node>();
     let queue = Queue::default();
     let whole = || vec![(String::new(), "all".to_owned())];
@@ -209,7 +251,7 @@ fn collectors(s: &mut Starter) {
 fn nodes(s: &mut Starter) {
     let (nodes, node_deltas) = s.follow::<Node>();
     let (leases, lease_deltas) = s.follow::<Lease>();
-    let (pods, pod_deltas) = s.follow::<Pod>();
+    let (pods, pod_deltas) = s.follow_pods();
     let (lifecycle, eviction) = (Queue::default(), Queue::default());
     let of_node = |name: Option<String>| (String::new(), name.unwrap_or_default());
     let (eviction_of, pods_of) = (eviction.clone(), pods.clone());
@@ -241,7 +283,7 @@ fn nodes(s: &mut Starter) {
 
 fn budgets(s: &mut Starter) {
     let (budgets, budget_deltas) = s.follow::<PodDisruptionBudget>();
-    let (_, pod_deltas) = s.follow::<Pod>();
+    let (_, pod_deltas) = s.follow_pods();
     let queue = Queue::default();
     s.tasks.spawn(feed(budget_deltas, queue.clone(), |d| vec![key_of(&**d.object())]));
     s.tasks.spawn(feed(pod_deltas, queue.clone(), move |d| {

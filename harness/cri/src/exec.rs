@@ -83,6 +83,7 @@ impl Runtime {
             mnt: Some(open("mnt")?),
             cgroup: v2.then(|| open("cgroup")).transpose()?,
             pid: PidMode::Join(open("pid")?),
+            user: self.sandbox(&record.sandbox_id).and_then(|s| self.users_of(&s.record.lock().clone()))?,
         };
         // The namespaces are open; if the process was replaced meanwhile they are somebody else's.
         if !first.alive() {

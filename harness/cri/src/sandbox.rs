@@ -7,7 +7,7 @@ use podlab_timeline::Outcome;
 use crate::{
     error::Error,
     journal::Kind,
-    launch::{self, SandboxSpec},
+    launch::{self, IdMaps, IdRange, SandboxSpec, UserNamespace},
     network::{NetRequest, PortMapping},
     runtime::{Runtime, pod_key},
     state::{Sandbox, SandboxPhase, SandboxRecord, sandbox_dir},
@@ -43,7 +43,7 @@ impl Runtime {
                 "unable to get OCI runtime for sandbox: no runtime for {handler:?} is configured"
             )));
         }
-        check_user_namespace(&namespace_options(&config))?;
+        id_maps(&namespace_options(&config), self.in_user_namespace)?;
         let id = self.new_id();
         let name = format!("{}_{}_{}_{}", metadata.name, metadata.namespace, metadata.uid, metadata.attempt);
         self.reserve("sandbox", &name, &id)?;
@@ -147,6 +147,7 @@ impl Runtime {
             new_ipc: !is_node(options.ipc),
             shared_pid: options.pid == NamespaceMode::Pod as i32,
             sysctls: linux.sysctls.into_iter().collect(),
+            users: id_maps(&options, self.in_user_namespace)?,
         };
         launch::launch_sandbox(spec, |process| {
             sandbox.record.lock().process = Some(process);
@@ -155,6 +156,15 @@ impl Runtime {
             self.init.register(process, &format!("s/{}", sandbox.id), &[]).map_err(|e| failed(e.into()))
         })?;
         Ok(())
+    }
+
+    /// The user namespace of a running sandbox, `None` for the node's.
+    pub(crate) fn users_of(&self, record: &SandboxRecord) -> Result<Option<UserNamespace>> {
+        let Some(maps) = id_maps(&namespace_options(&record.config), self.in_user_namespace)? else { return Ok(None) };
+        let gone = || Error::State(format!("sandbox container {:?} is not running", record.id));
+        let fd = record.process.ok_or_else(gone)?.namespace("user");
+        let fd = fd.map_err(Error::io("open the sandbox's user namespace"))?;
+        Ok(Some(UserNamespace { fd: Arc::new(fd), maps }))
     }
 
     /// What the network is told of a Pod; `None` on the node's network.
@@ -375,12 +385,29 @@ impl Runtime {
     }
 }
 
-/// User namespaces are not offered, and a Pod that needs one must not run without.
-fn check_user_namespace(options: &NamespaceOption) -> Result<()> {
-    match options.userns_options.as_ref().map(v1::UserNamespace::mode) {
-        None | Some(NamespaceMode::Node) => Ok(()),
-        Some(mode) => Err(Error::Invalid(format!("user namespace mode {} is not supported", mode.as_str_name()))),
+/// The mapping of a user namespace that is asked for, `None` for the node's. A bridge that is in one itself has no ids to
+/// give away, and a Pod that needs its own must not run without.
+/// Source: containerd internal/cri/server/podsandbox/sandbox_run_linux.go parseUsernsIDs.
+pub(crate) fn id_maps(options: &NamespaceOption, inside: bool) -> Result<Option<IdMaps>> {
+    let Some(wanted) = options.userns_options.as_ref() else { return Ok(None) };
+    match wanted.mode() {
+        NamespaceMode::Node if wanted.uids.is_empty() && wanted.gids.is_empty() => return Ok(None),
+        NamespaceMode::Pod if !inside => {}
+        NamespaceMode::Node => {
+            return Err(Error::Invalid("user namespace mode is NODE, but mappings are given".into()));
+        }
+        mode => return Err(Error::Invalid(format!("user namespace mode {} is not supported", mode.as_str_name()))),
     }
+    if is_node(options.network) {
+        return Err(Error::Invalid("a user namespace cannot be used with the node's network".into()));
+    }
+    let range = |list: &[v1::IdMapping]| match list {
+        [one] if one.length > 0 => {
+            Ok(vec![IdRange { container: one.container_id, host: one.host_id, length: one.length }])
+        }
+        _ => Err(Error::Invalid(format!("a user namespace needs exactly one mapping, not {}", list.len()))),
+    };
+    Ok(Some(IdMaps { uids: range(&wanted.uids)?, gids: range(&wanted.gids)? }))
 }
 
 /// The host name a Pod has: its own, or the node's.

@@ -171,12 +171,8 @@ impl Runtime {
             }
         }
         let security = security(config);
-        if let Some(mode) =
-            security.namespace_options.as_ref().and_then(|n| n.userns_options.as_ref()).map(v1::UserNamespace::mode)
-            && mode != v1::NamespaceMode::Node
-        {
-            return Err(Error::Invalid(format!("user namespace mode {} is not supported", mode.as_str_name())));
-        }
+        let options = security.namespace_options.clone().unwrap_or_default();
+        crate::sandbox::id_maps(&options, self.in_user_namespace)?;
         let caps = self.caps_of(&security)?;
         self.seccomp_of(&security, caps).map(drop)
     }
@@ -253,6 +249,8 @@ impl Runtime {
         for m in &record.config.mounts {
             mounts.push(self.bind_mount(m)?);
         }
+        // The sandbox's own files are shifted like its volumes.
+        let mut own = Vec::new();
         for file in ["hosts", "hostname", "resolv.conf"] {
             let target = Path::new("/etc").join(file);
             if !mounts.iter().any(|m| m.target == target) {
@@ -261,6 +259,7 @@ impl Runtime {
                     let _ = std::fs::copy("/etc/hosts", dir.join(file))
                         .or_else(|_| std::fs::write(dir.join(file), "127.0.0.1\tlocalhost\n").map(|()| 0));
                 }
+                own.push(target.clone());
                 mounts.push(plain_bind(dir.join(file), target, s.readonly_rootfs));
             }
         }
@@ -275,6 +274,10 @@ impl Runtime {
                     .collect(),
             ),
         };
+        let users = self.users_of(sandbox)?;
+        for mount in mounts.iter_mut().filter(|m| own.contains(&m.target)) {
+            mount.shifted = true;
+        }
         let devices = record.config.devices.iter().map(|d| Device {
             host_path: PathBuf::from(&d.host_path),
             container_path: PathBuf::from(&d.container_path),
@@ -289,6 +292,7 @@ impl Runtime {
             mounts,
             devices: devices.collect(),
             unprivileged: self.in_user_namespace,
+            users,
             shm: Some(if host_ipc { PathBuf::from("/dev/shm") } else { dir.join("shm") }),
             cgroups,
             masked: if s.privileged { Vec::new() } else { s.masked_paths.clone() },
@@ -330,6 +334,7 @@ impl Runtime {
                 MountPropagation::PropagationBidirectional => Propagation::Bidirectional,
             },
             attrs,
+            shifted: !m.uid_mappings.is_empty(),
         })
     }
 }
@@ -347,6 +352,7 @@ fn plain_bind(source: PathBuf, target: PathBuf, readonly: bool) -> BindMount {
         recursive_readonly: false,
         propagation: Propagation::Private,
         attrs: 0,
+        shifted: false,
     }
 }
 

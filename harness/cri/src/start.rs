@@ -198,6 +198,7 @@ impl Runtime {
             mnt: None,
             cgroup: None,
             pid,
+            user: self.users_of(pod)?,
         })
     }
 }

@@ -40,6 +40,7 @@ use crate::{
     say::Say,
     statics::Statics,
     status::StatusManager,
+    users::UserRanges,
     volumes::VolumeManager,
 };
 
@@ -52,6 +53,17 @@ pub(crate) struct RuntimeHealth {
     pub(crate) runtime_problem: Option<String>,
     /// Why the network does not work.
     pub(crate) network_problem: Option<String>,
+    /// What the runtime can do, by handler; the empty name is the default one.
+    pub(crate) handlers: BTreeMap<String, HandlerFeatures>,
+    /// Whether it knows `supplementalGroupsPolicy`.
+    pub(crate) groups_policy: bool,
+}
+
+/// What a runtime handler can do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct HandlerFeatures {
+    pub(crate) recursive_read_only_mounts: bool,
+    pub(crate) user_namespaces: bool,
 }
 
 /// The shared parts.
@@ -75,6 +87,7 @@ pub(crate) struct Agent {
     pub(crate) objects: Arc<Objects>,
     pub(crate) images: ImageManager,
     pub(crate) volumes: VolumeManager,
+    pub(crate) users: UserRanges,
     pub(crate) drivers: Arc<Drivers>,
     pub(crate) workers: Workers,
     pub(crate) crash: Mutex<Backoff>,
@@ -115,6 +128,31 @@ impl Agent {
     /// Why Pods cannot get a network, if so.
     pub(crate) fn network_problem(&self) -> Option<String> {
         self.health.borrow().network_problem.clone()
+    }
+
+    /// The user namespace of a Pod that a handler shall run: `None` for the node's.
+    ///
+    /// # Errors
+    /// A sentence why it cannot have the one it asks for.
+    pub(crate) fn users_of(&self, pod: &Pod, handler: &str) -> Result<Option<v1::UserNamespace>, String> {
+        let asks = spec::pod_spec(pod).host_users == Some(false);
+        let can = self.health.borrow().handlers.get(handler).is_some_and(|f| f.user_namespaces);
+        if asks && !can {
+            let who =
+                if handler.is_empty() { "runtime".to_owned() } else { format!("RuntimeClass handler {handler:?}") };
+            return Err(format!("can't set `spec.hostUsers: false`, {who} does not support user namespaces"));
+        }
+        self.users_known(pod)
+    }
+
+    /// The same for a Pod whose sandbox is there.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub(crate) fn users_known(&self, pod: &Pod) -> Result<Option<v1::UserNamespace>, String> {
+        let dir = self.config.pod_dir(pod.metadata.uid.as_deref().unwrap_or_default());
+        let max = u32::try_from(self.config.max_pods).unwrap_or(u32::MAX);
+        self.users.of(self.host.as_ref(), pod, dir, max)
     }
 
     /// The node's object, for decisions.
@@ -199,6 +237,7 @@ impl Agent {
                 self.remove_logs(&key);
             }
         }
+        self.volumes.forget_messages(uid);
         self.inventory.lock().remove(uid);
         self.metrics.forget_pod(uid);
     }

@@ -39,6 +39,7 @@ use crate::{
     server, shutdown,
     statics::{self, Statics},
     status::StatusManager,
+    users::UserRanges,
     volumes::{self, VolumeManager},
 };
 
@@ -204,7 +205,9 @@ fn assemble(config: KubeletConfig, deps: Deps, tasks: &TaskTracker, stop: &Cance
         ListOptions { field_selector: Some(format!("spec.nodeName={}", config.node_name)), ..ListOptions::default() };
     let (run, cache, deltas) = reflector::<Pod>(&client, None, by_node, clock, POD_DELTAS);
     tasks.spawn(run.run(stop.clone()));
+    let users = UserRanges::load(host.as_ref(), config.root_dir.join("pods"));
     let agent = Agent {
+        users,
         images: ImageManager::new(&config, images.clone(), host.clone(), clock, say.clone(), &log),
         crash: Mutex::new(Backoff::crash_loop(config.max_restart_period)),
         config,
@@ -269,6 +272,7 @@ async fn start(agent: &Arc<Agent>, feeds: Feeds) {
         return;
     }
     let tasks = &agent.tasks;
+    tasks.spawn(node::enforce(agent.clone()));
     tasks.spawn(node::report(agent.clone()));
     tasks.spawn(node::renew(agent.clone()));
     tasks.spawn(node::watch_health(agent.clone()));

@@ -39,6 +39,7 @@ mod sysctls;
 #[cfg(test)]
 mod tests;
 mod usage;
+mod users;
 mod volumes;
 
 pub use config::{

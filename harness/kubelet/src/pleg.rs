@@ -165,10 +165,15 @@ pub(crate) async fn remove_orphans(agent: &Arc<Agent>, known: &BTreeSet<String>)
     }
     let pods = agent.config.root_dir.join("pods");
     for uid in agent.host.list(&pods).unwrap_or_default() {
-        if !known.contains(&uid)
-            && let Err(error) = agent.volumes.tear_down(&uid).await
-        {
-            tracing::warn!(uid, %error, "volumes of an orphan not removed");
+        if known.contains(&uid) {
+            continue;
+        }
+        match agent.volumes.tear_down(&uid).await {
+            Ok(()) => {
+                agent.volumes.forget_messages(&uid);
+                agent.users.release(&uid);
+            }
+            Err(error) => tracing::warn!(uid, %error, "volumes of an orphan not removed"),
         }
     }
     if agent.config.cgroup_root.is_some() {

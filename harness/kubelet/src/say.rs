@@ -74,7 +74,12 @@ impl Say {
     }
 
     fn about_node(&self) -> ObjectReference {
-        ObjectReference { kind: Some("Node".to_owned()), name: Some(self.node.clone()), ..ObjectReference::default() }
+        ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            name: Some(self.node.clone()),
+            ..ObjectReference::default()
+        }
     }
 
     /// `Node <n> status is now: <what>`.

@@ -1,25 +1,8 @@
 //! Which sysctls a Pod may set: those of its own namespaces that cannot hurt others, and those the node allows.
 //! Source: k/k pkg/kubelet/sysctl/{allowlist,safe_sysctls}.go, staging/src/k8s.io/component-helpers/node/util/sysctl.
 
-use podlab_api::core::Pod;
+use podlab_api::{core::Pod, sysctl::is_safe};
 use podlab_lifecycle::{spec, status::Verdict};
-
-/// Allowed everywhere.
-const SAFE: [&str; 13] = [
-    "kernel.shm_rmid_forced",
-    "net.ipv4.ip_local_port_range",
-    "net.ipv4.tcp_syncookies",
-    "net.ipv4.ping_group_range",
-    "net.ipv4.ip_unprivileged_port_start",
-    "net.ipv4.ip_local_reserved_ports",
-    "net.ipv4.tcp_keepalive_time",
-    "net.ipv4.tcp_fin_timeout",
-    "net.ipv4.tcp_keepalive_intvl",
-    "net.ipv4.tcp_keepalive_probes",
-    "net.ipv4.tcp_rmem",
-    "net.ipv4.tcp_wmem",
-    "net.netfilter.nf_conntrack_tcp_be_liberal",
-];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Namespace {
@@ -70,7 +53,7 @@ pub(crate) fn admit(pod: &Pod, allowed: &[String]) -> Result<(), Verdict> {
     for sysctl in s.security_context.iter().flat_map(|c| c.sysctls.iter().flatten()) {
         let name = normalized(&sysctl.name);
         let why = match namespace(&name) {
-            _ if !SAFE.contains(&name.as_str()) && !allowed.iter().any(|p| matches(p, &name)) => "not allowlisted",
+            _ if !is_safe(&name) && !allowed.iter().any(|p| matches(p, &name)) => "not allowlisted",
             Some(Namespace::Net) if spec::host_network(pod) => "not allowed with host net enabled",
             Some(Namespace::Ipc) if host_ipc => "not allowed with host ipc enabled",
             Some(_) => continue,

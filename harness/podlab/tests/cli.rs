@@ -147,3 +147,36 @@ fn a_cluster_comes_up_refuses_a_second_of_its_name_and_goes_without_a_trace() {
     assert_eq!(podlab(&["down", "--name", "cli-test"], dir.path()).status.code(), Some(0));
     assert!(!dir.path().join("cli-test").exists());
 }
+
+/// Output of a verb whose readers have gone before it began: both ends it prints to are pipes nobody reads.
+fn podlab_unheard(args: &[&str], state: &Path) -> Option<i32> {
+    let gone = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        writer
+    };
+    let mut command = Command::new(env!("CARGO_BIN_EXE_podlab"));
+    command.args(args).env("PODLAB_STATE", state).current_dir(state).stdout(gone()).stderr(gone());
+    command.status().unwrap().code()
+}
+
+#[test]
+fn a_reader_that_has_gone_changes_no_exit_code() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("scenarios")).unwrap();
+    let scenario = ["new", "probes/unheard"];
+    for (args, code) in [
+        (&["ps"][..], 0),
+        (&["ps", "-o", "json"], 0),
+        (&["schema"], 0),
+        (&["gc"], 0),
+        (&["--help"], 0),
+        (&["logs", "plane"], 2),
+        (&["no-such-verb"], 2),
+        (&scenario, 0),
+        (&["explain", "probes/unheard"], 0),
+        (&["lint"], 0),
+    ] {
+        assert_eq!(podlab_unheard(args, dir.path()), Some(code), "{args:?}");
+    }
+}

@@ -1,9 +1,11 @@
 //! What must survive: the host, whatever is run on it and however it ends; acknowledged writes, exit codes, logs and
-//! running containers, whatever is killed. `PODLAB_KILLS` sets how many kills (5 when absent, 50 nightly).
+//! running containers, whatever is killed. `PODLAB_KILLS` sets how many kills (5 when absent, 50 nightly), `PODLAB_SOAK` the
+//! Pods of the soak (50 when absent, 500 nightly).
 
 mod host;
 mod kills;
 mod pods;
+mod soak;
 
 use std::sync::Arc;
 
@@ -29,6 +31,7 @@ fn main() -> std::process::ExitCode {
         trial("the_host_is_the_same_after_a_run", host::after_a_run),
         trial("the_host_is_the_same_after_the_runner_is_killed", host::after_sigkill),
         trial("kills_lose_no_write_no_exit_no_line_and_touch_no_container", kills::run),
+        trial("short_pods_come_to_their_end_and_leave_nothing_whoever_is_killed", soak::run),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -58,3 +58,45 @@ pub fn identity(pod: &Pod) -> Option<(String, String, i32)> {
     let started = status.state.as_ref()?.running.as_ref()?.started_at.as_ref()?.0.to_string();
     Some((status.container_id.clone()?, started, status.restart_count))
 }
+
+/// How long a call is repeated while the API server is away.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default()
+}
+
+/// Waits until a Pod is gone; over restarts of the API server.
+pub async fn gone(client: &Client, name: &str, within: Duration) -> Result<(), Failed> {
+    let clock = Clock::real();
+    let mut last = String::from("never seen");
+    let wait = async {
+        loop {
+            let api = client.namespaced::<Pod>("default");
+            match api.get_opt(name).await {
+                Ok(None) => return,
+                Ok(Some(pod)) => last = serde_json::to_string(&pod).unwrap_or_default(),
+                Err(_) => {}
+            }
+            let options =
+                WatchOptions { field_selector: Some(format!("metadata.name={name}")), ..WatchOptions::default() };
+            // A Pod that goes between the two calls has no event: the watch is not waited for for long.
+            let deleted = async {
+                let mut stream = api.watch(&options).await.ok()?.boxed();
+                while let Some(Ok(event)) = stream.next().await {
+                    if event.kind == podlab_client::WatchType::Deleted {
+                        return Some(());
+                    }
+                }
+                None
+            };
+            match clock.timeout(Duration::from_secs(2), deleted).await {
+                Some(Some(())) => return,
+                Some(None) => clock.sleep(Duration::from_millis(50)).await,
+                None => {}
+            }
+        }
+    };
+    let found = clock.timeout(within, wait).await;
+    found.ok_or_else(|| format!("{name}: not gone within {within:?}; last {last}").into())
+}

@@ -16,6 +16,7 @@ use options::{Options, Target};
 use report::{Outcome, Spec};
 
 use crate::flags::{build_podlab, root, status};
+use crate::out::{complain, say};
 
 /// Runs the verb. 0 when nothing failed, 1 when a spec failed; an error means that it could not run.
 pub(crate) fn run(args: &[String]) -> Result<u8, String> {
@@ -30,7 +31,7 @@ pub(crate) fn run(args: &[String]) -> Result<u8, String> {
     if specs.is_empty() {
         return Err(format!("no conformance spec matches {:?}", options.focus));
     }
-    println!("conformance: {} specs match {:?}", specs.len(), options.focus);
+    say!("conformance: {} specs match {:?}", specs.len(), options.focus);
     let outcomes = match &options.target {
         Target::Cluster(kubeconfig) => shards::play(&suite, kubeconfig, &options, &specs, &out)?,
         Target::Fresh(name) => {
@@ -41,7 +42,7 @@ pub(crate) fn run(args: &[String]) -> Result<u8, String> {
     print!("{}", report::table(&outcomes));
     fs::write(out.join("junit.xml"), report::junit(&outcomes)).map_err(failed)?;
     fs::write(out.join("conformance.json"), report::json(&outcomes)).map_err(failed)?;
-    println!("conformance: {}; reports and logs in target/reports/conformance", report::summary(&outcomes));
+    say!("conformance: {}; reports and logs in target/reports/conformance", report::summary(&outcomes));
     Ok(u8::from(outcomes.iter().any(|o| matches!(o.outcome, Outcome::Failed(_)))))
 }
 
@@ -144,9 +145,9 @@ impl Fresh {
 impl Drop for Fresh {
     fn drop(&mut self) {
         if self.keep {
-            println!("conformance: the cluster stays: export KUBECONFIG={}", self.kubeconfig.display());
+            say!("conformance: the cluster stays: export KUBECONFIG={}", self.kubeconfig.display());
         } else if let Err(e) = status(Command::new(&self.podlab).args(["down", "--name", &self.name])) {
-            eprintln!("conformance: {e}");
+            complain!("conformance: {e}");
         }
     }
 }

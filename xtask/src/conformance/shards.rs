@@ -16,6 +16,8 @@ use super::{
     report::{self, Played, Spec},
 };
 
+use crate::out::say;
+
 /// Plays all specs on the cluster; what became of each, in the order given.
 ///
 /// # Errors
@@ -33,7 +35,7 @@ pub(super) fn play(
     let one = |name: String, shard: &[&Spec]| {
         run(suite, kubeconfig, options, shard, &out.join(name), &|line| {
             let n = ended.fetch_add(1, Ordering::Relaxed) + 1;
-            println!("  {n}/{}  {line}", specs.len());
+            say!("  {n}/{}  {line}", specs.len());
         })
     };
     let mut reports = thread::scope(|scope| {

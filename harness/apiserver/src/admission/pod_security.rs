@@ -179,22 +179,10 @@ fn baseline(pod: &Value, restricted: bool, out: &mut Vec<String>) {
             ));
         }
     }
-    const SAFE: [&str; 10] = [
-        "kernel.shm_rmid_forced",
-        "net.ipv4.ip_local_port_range",
-        "net.ipv4.tcp_syncookies",
-        "net.ipv4.ping_group_range",
-        "net.ipv4.ip_unprivileged_port_start",
-        "net.ipv4.ip_local_reserved_ports",
-        "net.ipv4.tcp_keepalive_time",
-        "net.ipv4.tcp_fin_timeout",
-        "net.ipv4.tcp_keepalive_intvl",
-        "net.ipv4.tcp_keepalive_probes",
-    ];
     let unsafe_ones: Vec<&str> = list(pod, "spec.securityContext.sysctls")
         .iter()
         .map(|s| text(s, "name"))
-        .filter(|n| !SAFE.contains(n))
+        .filter(|n| !podlab_api::sysctl::is_safe(n))
         .collect();
     if !unsafe_ones.is_empty() {
         out.push(format!("forbidden sysctls ({})", unsafe_ones.join(", ")));
@@ -319,5 +307,16 @@ mod tests {
         );
         assert!(violations(&pod, "baseline").is_empty());
         assert!(violations(&pod, "privileged").is_empty());
+    }
+
+    #[test]
+    fn baseline_allows_the_sysctls_a_node_allows_and_no_other() {
+        let pod = json!({"spec": {"containers": [{"name": "c"}], "securityContext": {"sysctls": [
+            {"name": "net.ipv4.tcp_rmem", "value": "1"}, {"name": "net.ipv4.tcp_wmem", "value": "1"},
+            {"name": "kernel.msgmax", "value": "1"}, {"name": "net.netfilter.nf_conntrack_tcp_be_liberal", "value": "1"}]}}});
+        assert_eq!(
+            violations(&pod, "baseline").join(", "),
+            "forbidden sysctls (kernel.msgmax, net.netfilter.nf_conntrack_tcp_be_liberal)"
+        );
     }
 }

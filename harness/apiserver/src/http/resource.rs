@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::{Request, Response, StatusCode, header};
 use hyper::body::Incoming;
-use podlab_api::{ApiError, Reason};
+use podlab_api::{ApiError, Reason, request::PatchKind};
 use serde_json::{Value, json};
 
 use super::{
@@ -18,7 +18,6 @@ use crate::{
     context::Context,
     errors::method_not_allowed,
     kinds::{SubKind, Verbs},
-    local::PatchKind,
     machine::{Change, DeleteRequest, unsupported_media_type},
     server::ApiServer,
     tree::{at, has, int, list, text},

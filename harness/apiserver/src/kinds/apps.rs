@@ -3,7 +3,7 @@
 use podlab_api::apps;
 use serde_json::{Value, json};
 
-use super::{BASE, Row, STATUS, Strategy, core::STATUS_AND_SCALE};
+use super::{BASE, Row, STATUS, Strategy, core::STATUS_AND_SCALE, workload};
 use crate::{
     field::Errors,
     pod,
@@ -98,6 +98,12 @@ const DAEMON_SET: Strategy = Strategy {
         let zero = ["currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady"];
         let status = zero.iter().map(|f| ((*f).to_owned(), Value::from(0))).collect();
         put(o, "status", Value::Object(status));
+        workload::first_template(o);
+    },
+    prepare_update: workload::count_template,
+    validate: |o, errors| {
+        workload::daemon(o, errors);
+        validate_workload(o, errors);
     },
     table: table::apps::DAEMON_SETS,
     ..WORKLOAD
@@ -129,6 +135,11 @@ const STATEFUL_SET: Strategy = Strategy {
         }
     },
     prepare_create: |o| put(o, "status", json!({"replicas": 0, "availableReplicas": 0})),
+    validate: |o, errors| {
+        workload::stateful(o, errors);
+        validate_workload(o, errors);
+    },
+    validate_update: workload::stateful_update,
     table: table::apps::STATEFUL_SETS,
     ..WORKLOAD
 };
@@ -141,7 +152,12 @@ fn validate_workload(o: &Value, errors: &mut Errors) {
     if selector.is_null() {
         errors.required("spec.selector", "");
     } else if entries(selector, "matchLabels").next().is_none() && list(selector, "matchExpressions").is_empty() {
-        errors.invalid("spec.selector", selector.clone(), "empty selector is invalid for deployment");
+        let kind = match text(o, "kind") {
+            "DaemonSet" => "daemonset",
+            "StatefulSet" => "statefulset",
+            _ => "deployment",
+        };
+        errors.invalid("spec.selector", selector.clone(), &format!("empty selector is invalid for {kind}"));
     }
     match LabelSelector::from_object(selector) {
         Some(parsed) if !parsed.matches(at(o, "spec.template")) => {
@@ -154,7 +170,7 @@ fn validate_workload(o: &Value, errors: &mut Errors) {
     }
     crate::machine::validate_labels(o, "spec.template.metadata.labels", "spec.template.labels", errors);
     let spec = at(o, "spec.template.spec");
-    pod::spec::spec(spec, "spec.template.spec", errors);
+    pod::spec::spec(&workload::with_claims(o, spec), "spec.template.spec", errors);
     let policy = text(spec, "restartPolicy");
     if matches!(policy, "OnFailure" | "Never") {
         errors.not_supported("spec.template.spec.restartPolicy", policy, &["Always"]);

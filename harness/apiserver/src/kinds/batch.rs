@@ -3,10 +3,10 @@
 use podlab_api::k8s_openapi::api::batch::v1 as batch;
 use serde_json::{Value, json};
 
-use super::{BASE, Row, STATUS, Strategy};
+use super::{BASE, Row, STATUS, Strategy, job};
 use crate::{
-    pod, table,
-    tree::{at, fill, fill_text, get_mut, map_at, put, text, yes},
+    names, pod, table,
+    tree::{at, each_mut, fill, fill_text, get_mut, int, map_at, put, text, yes},
 };
 
 pub(super) fn rows() -> Vec<Row> {
@@ -21,13 +21,19 @@ fn default_job_spec(spec: &mut Value) {
         fill(spec, "completions", 1);
     }
     fill(spec, "parallelism", 1);
-    fill(spec, "backoffLimit", 6);
+    let per_index = !at(spec, "backoffLimitPerIndex").is_null();
+    fill(spec, "backoffLimit", if per_index { i32::MAX } else { 6 });
     fill_text(spec, "completionMode", "NonIndexed");
     fill(spec, "suspend", false);
     fill(spec, "manualSelector", false);
     if text(spec, "podReplacementPolicy").is_empty() {
         let policy = if at(spec, "podFailurePolicy").is_null() { "TerminatingOrFailed" } else { "Failed" };
         put(spec, "podReplacementPolicy", policy);
+    }
+    for rule in each_mut(spec, "podFailurePolicy.rules") {
+        for pattern in each_mut(rule, "onPodConditions") {
+            fill_text(pattern, "status", "True");
+        }
     }
     if let Some(template) = get_mut(spec, "template.spec") {
         pod::defaults::pod_spec(template);
@@ -61,21 +67,18 @@ const JOB: Strategy = Strategy {
         map_at(o, "spec.selector.matchLabels").insert("batch.kubernetes.io/controller-uid".into(), uid);
     },
     validate: |o, errors| {
-        let spec = at(o, "spec.template.spec");
-        pod::spec::spec(spec, "spec.template.spec", errors);
-        if text(spec, "restartPolicy") == "Always" {
-            errors.required("spec.template.spec.restartPolicy", "valid values: \"OnFailure\", \"Never\"");
-        }
-    },
-    validate_update: |new, old, errors| {
-        for field in ["selector", "template", "completionMode"] {
-            let path = format!("spec.{field}");
-            let suspended = field == "template" && yes(old, "spec.suspend");
-            if at(new, &path) != at(old, &path) && !suspended {
-                errors.invalid(path.clone(), at(new, &path).clone(), "field is immutable");
+        job::spec(at(o, "spec"), "spec", errors);
+        let (name, last) = (text(o, "metadata.name"), int(o, "spec.completions").unwrap_or(0) - 1);
+        if text(o, "spec.completionMode") == "Indexed" && last >= 0 {
+            // The Pods are called so.
+            let host = format!("{name}-{last}");
+            if !names::dns_label(&host).is_empty() {
+                let detail = format!("will not able to create pod with invalid DNS label: {host}");
+                errors.invalid("metadata.name", name, &detail);
             }
         }
     },
+    validate_update: job::update,
     fields: &[("status.successful", "status.succeeded")],
     table: table::apps::JOBS,
     ..BASE
@@ -99,12 +102,7 @@ const CRON_JOB: Strategy = Strategy {
         }
     },
     prepare_create: |o| put(o, "status", json!({})),
-    validate: |o, errors| {
-        if text(o, "spec.schedule").is_empty() {
-            errors.required("spec.schedule", "");
-        }
-        pod::spec::spec(at(o, "spec.jobTemplate.spec.template.spec"), "spec.jobTemplate.spec.template.spec", errors);
-    },
+    validate: job::cron_job,
     table: table::apps::CRON_JOBS,
     ..BASE
 };

@@ -35,7 +35,7 @@ const CORE_EVENT: Strategy = Strategy {
         ("involvedObject.fieldPath", "involvedObject.fieldPath"),
         ("reason", "reason"),
         ("reportingComponent", "reportingComponent"),
-        ("source", "source.component"),
+        ("source", "source.component|reportingComponent"),
         ("type", "type"),
     ],
     table: table::core::EVENTS,

@@ -51,7 +51,7 @@ impl ApiServer {
         {
             body["metadata"] = json!({"resourceVersion": given});
         }
-        let merge = Change::Patch(crate::local::PatchKind::Merge, body);
+        let merge = Change::Patch(podlab_api::request::PatchKind::Merge, body);
         let written = self.update_object(cx, kind, namespace, name, None, &merge).await?;
         Ok(Arc::new(Stored::detached(Object(scale_of(&written.stored.object.0)), written.stored.revision)))
     }

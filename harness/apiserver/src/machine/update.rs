@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use podlab_api::{ApiError, Object, Reason};
+use podlab_api::{ApiError, Object, Reason, request::PatchKind};
 use podlab_store::{StoreError, Stored};
 use podlab_timeline::Stage;
 use serde_json::Value;
@@ -16,7 +16,6 @@ use crate::{
     errors::{MODIFIED, conflict, from_store, not_found},
     field::Errors,
     kinds::{Kind, SubKind, event_from_storage, event_to_storage},
-    local::PatchKind,
     normalize::normalize,
     patch::{self, managed},
     pod,

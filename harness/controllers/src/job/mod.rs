@@ -4,6 +4,7 @@
 //! the finalizer goes, then the counter takes it. A controller that dies in between counts nothing twice.
 
 mod count;
+mod policy;
 mod start;
 mod sync;
 

@@ -1,6 +1,6 @@
 //! Starts the Job controller.
 
-use podlab_api::{core::Pod, k8s_openapi::api::batch::v1::Job};
+use podlab_api::k8s_openapi::api::batch::v1::Job;
 
 use super::sync::Jobs;
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
 /// Starts it.
 pub(crate) fn start(s: &mut Starter) {
     let (_, jobs) = s.follow::<Job>();
-    let (_, pods) = s.follow::<Pod>();
+    let (_, pods) = s.follow_pods();
     let queue = Queue::default();
     s.tasks.spawn(feed(jobs, queue.clone(), |d| vec![key_of(&**d.object())]));
     s.tasks.spawn(feed(pods, queue.clone(), |d| {

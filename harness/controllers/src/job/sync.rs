@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use podlab_api::{
     ApiError,
     core::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod},
+    jiff::Timestamp,
     k8s_openapi::api::batch::v1::{Job, JobCondition, JobSpec, JobStatus},
     meta::{ObjectMeta, Time},
 };
@@ -15,8 +16,12 @@ use podlab_client::{
 };
 use podlab_clock::Clock;
 
-use super::count::{
-    INDEX, TRACKING, Tally, Verdict, finished, open_indexes, pause, print_indexes, tally, tracked, verdict, wanted,
+use super::{
+    count::{
+        INDEX, INDEX_FAILURES, INDEX_IGNORED, TRACKING, Tally, Verdict, failed, finished, index_failures, is_indexed,
+        pause, print_indexes, ready_indexes, tally, tracked, verdict, waits_for_the_end, wanted,
+    },
+    policy::{Action, action},
 };
 use crate::{
     replicaset::{controlled_by, owner},
@@ -88,14 +93,28 @@ fn condition(status: &mut JobStatus, type_: &str, reason: &str, message: &str, n
     true
 }
 
+/// Whether the end of a Pod that is deleted still matters to its Job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// It is one too many: how it ends says nothing.
+    NoMore,
+    /// The Job is at its end, and waits for it.
+    ToTheEnd,
+}
+
+/// The earlier of two looks.
+fn sooner(again: Again, rest: Duration) -> Again {
+    Again::After(if let Again::After(d) = again { d.min(rest) } else { rest })
+}
+
 impl Jobs {
     async fn sync(&self, job: Job, pods: &[Pod]) -> Result<Again, ApiError> {
         let spec = job.spec.clone().unwrap_or_default();
-        let indexed = spec.completion_mode.as_deref() == Some("Indexed");
+        let indexed = is_indexed(&spec);
         let suspended = spec.suspend == Some(true);
         let mut status = job.status.clone().unwrap_or_default();
         let now = Time(self.clock.wall_secs());
-        let mut t = tally(&status, pods, indexed);
+        let mut t = tally(&status, pods, &spec);
         self.suspension(&job, &mut status, suspended, &now);
         let age = status.start_time.as_ref().map(|s| now.0.duration_since(s.0).as_secs());
         let restarts = pods
@@ -103,46 +122,51 @@ impl Jobs {
             .flat_map(|p| p.status.iter().flat_map(|s| s.container_statuses.iter().flatten()))
             .map(|c| c.restart_count)
             .sum();
-        let decided =
-            status.conditions.iter().flatten().find(|c| c.type_ == "FailureTarget" && c.status == "True").cloned();
-        let verdict = verdict(&spec, &t, restarts, age);
+        let interim = |c: &&JobCondition| matches!(c.type_.as_str(), "FailureTarget" | "SuccessCriteriaMet");
+        let decided = status.conditions.iter().flatten().filter(interim).any(|c| c.status == "True");
+        let verdict = if decided { None } else { Some(verdict(&spec, &t, restarts, age)) };
         let mut again = Again::OnChange;
         let (mut made, mut failure) = (0, None);
         match verdict {
-            Verdict::Running if decided.is_none() => {
+            Some(Verdict::Running) => {
                 let target = if suspended { 0 } else { wanted(&spec, &t) };
                 let active = i32::try_from(t.active.len()).unwrap_or(i32::MAX);
+                let leaving = if waits_for_the_end(&spec) { t.terminating } else { 0 };
+                let missing = target - active - leaving;
                 if active > target {
-                    self.shrink(&job, &mut t, target).await?;
-                } else if active < target
-                    && (t.terminating == 0 || spec.pod_replacement_policy.as_deref() != Some("Failed"))
-                {
-                    match pause(&t, now.0) {
-                        Some(rest) => again = Again::After(rest),
-                        None => (made, failure) = self.grow(&job, &spec, &t, (target - active).min(BURST)).await,
+                    self.shrink(&job, &mut t, target, Wanted::NoMore).await?;
+                } else if missing > 0 {
+                    let rest = if spec.backoff_limit_per_index.is_some() { None } else { pause(&t, now.0) };
+                    match rest {
+                        Some(rest) => again = sooner(again, rest),
+                        None => {
+                            let next;
+                            (made, next, failure) = self.grow(&job, &spec, &t, missing.min(BURST), now.0).await;
+                            again = next.map_or(again, |rest| sooner(again, rest));
+                        }
                     }
                 }
                 if let Some(most) = spec.active_deadline_seconds.zip(age).map(|(most, age)| (most - age).max(0)) {
-                    let left = Duration::from_secs(u64::try_from(most).unwrap_or(0));
-                    again = Again::After(if let Again::After(d) = again { d.min(left) } else { left });
+                    again = sooner(again, Duration::from_secs(u64::try_from(most).unwrap_or(0)));
                 }
             }
-            Verdict::Succeeded => {
-                let (reason, message) = ("CompletionsReached", "Reached expected number of succeeded pods");
-                condition(&mut status, "SuccessCriteriaMet", reason, message, &now);
-                self.shrink(&job, &mut t, 0).await?;
+            Some(Verdict::Succeeded { reason, message }) => {
+                condition(&mut status, "SuccessCriteriaMet", reason, &message, &now);
+                self.shrink(&job, &mut t, 0, Wanted::ToTheEnd).await?;
             }
-            Verdict::Failed { reason, message } => {
-                condition(&mut status, "FailureTarget", reason, message, &now);
-                self.shrink(&job, &mut t, 0).await?;
+            Some(Verdict::Failed { reason, message }) => {
+                condition(&mut status, "FailureTarget", reason, &message, &now);
+                self.shrink(&job, &mut t, 0, Wanted::ToTheEnd).await?;
             }
-            Verdict::Running => self.shrink(&job, &mut t, 0).await?,
+            None => self.shrink(&job, &mut t, 0, Wanted::ToTheEnd).await?,
         }
         status.active = Some(i32::try_from(t.active.len()).unwrap_or(i32::MAX) + made).filter(|n| *n > 0);
         status.ready = Some(t.ready);
         status.terminating = Some(t.terminating);
         status.succeeded = Some(if indexed { t.all_succeeded(true) } else { t.succeeded }).filter(|n| *n > 0);
         status.failed = Some(t.failed).filter(|n| *n > 0);
+        status.failed_indexes =
+            spec.backoff_limit_per_index.filter(|_| indexed).map(|_| print_indexes(&t.failed_indexes));
         status.completed_indexes = indexed.then(|| print_indexes(&t.indexes)).filter(|s| !s.is_empty());
         status.uncounted_terminated_pods = Some(t.uncounted());
         // The last word only when every Pod has ended and is counted.
@@ -155,7 +179,10 @@ impl Jobs {
             let uid = pod.metadata.uid.clone().unwrap_or_default();
             // One that still runs is counted, but kept until it has ended.
             let running = pod.metadata.deletion_timestamp.is_some() && matches!(super::count::phase(pod), "Running");
-            if !running && noted.succeeded.iter().chain(&noted.failed).flatten().any(|u| *u == uid) {
+            let ignored = failed(&spec, pod) && action(&spec, pod) == Action::Ignore;
+            if !running && ignored {
+                self.let_go(pod).await?;
+            } else if !running && noted.succeeded.iter().chain(&noted.failed).flatten().any(|u| *u == uid) {
                 self.let_go(pod).await?;
             }
         }
@@ -191,40 +218,52 @@ impl Jobs {
         if let Some(c) = of(status, "FailureTarget") {
             let (reason, message) = (c.reason.unwrap_or_default(), c.message.unwrap_or_default());
             if condition(status, "Failed", &reason, &message, now) {
-                let reason = if reason == "DeadlineExceeded" { "DeadlineExceeded" } else { "BackoffLimitExceeded" };
+                let known = ["DeadlineExceeded", "PodFailurePolicy", "MaxFailedIndexesExceeded", "FailedIndexes"];
+                let reason = known.into_iter().find(|k| *k == reason).unwrap_or("BackoffLimitExceeded");
                 self.events.event(reference(job), EventType::Warning, reason, message);
             }
         } else if let Some(c) = of(status, "SuccessCriteriaMet") {
             let (reason, message) = (c.reason.unwrap_or_default(), c.message.unwrap_or_default());
             if condition(status, "Complete", &reason, &message, now) {
                 status.completion_time = Some(now.clone());
+                let most = job.spec.as_ref().and_then(|s| s.completions);
+                if most.is_some_and(|n| status.succeeded.unwrap_or(0) > n) {
+                    let text = "Too many succeeded pods running after completion count reached";
+                    self.events.event(reference(job), EventType::Warning, "TooManySucceededPods", text);
+                }
                 self.events.event(reference(job), EventType::Normal, "Completed", "Job completed");
             }
         }
     }
 
-    async fn grow(&self, job: &Job, spec: &JobSpec, t: &Tally, count: i32) -> (i32, Option<ApiError>) {
-        let indexes = open_indexes(spec, t);
-        let indexed = spec.completion_mode.as_deref() == Some("Indexed");
-        for n in 0..count {
-            let index = usize::try_from(n).ok().and_then(|n| indexes.get(n)).copied();
-            if indexed && index.is_none() {
-                return (n, None);
-            }
-            if let Err(e) = self.create(job, spec, index.filter(|_| indexed)).await {
-                self.events.event(
-                    reference(job),
-                    EventType::Warning,
-                    "FailedCreate",
-                    format!("Error creating: {}", e.message),
-                );
-                return (n, Some(e));
+    /// Makes up to `count` Pods: how many were made, when the next index may have one, and what went wrong.
+    async fn grow(
+        &self,
+        job: &Job,
+        spec: &JobSpec,
+        t: &Tally,
+        count: i32,
+        now: Timestamp,
+    ) -> (i32, Option<Duration>, Option<ApiError>) {
+        let count = usize::try_from(count).unwrap_or(0);
+        let (pods, next) = if is_indexed(spec) {
+            let (ready, next) = ready_indexes(spec, t, count, now);
+            (ready.into_iter().map(|i| Some((i, index_failures(spec, t, i)))).collect(), next)
+        } else {
+            (vec![None; count], None)
+        };
+        for (n, index) in pods.iter().enumerate() {
+            if let Err(e) = self.create(job, spec, *index).await {
+                let text = format!("Error creating: {}", e.message);
+                self.events.event(reference(job), EventType::Warning, "FailedCreate", text);
+                return (i32::try_from(n).unwrap_or(i32::MAX), next, Some(e));
             }
         }
-        (count, None)
+        (i32::try_from(pods.len()).unwrap_or(i32::MAX), next, None)
     }
 
-    async fn create(&self, job: &Job, spec: &JobSpec, index: Option<i32>) -> Result<(), ApiError> {
+    /// Makes a Pod; of an Indexed Job the one of an index, which has failed so often, counted and not.
+    async fn create(&self, job: &Job, spec: &JobSpec, index: Option<(i32, (i32, i32))>) -> Result<(), ApiError> {
         let meta = spec.template.metadata.clone().unwrap_or_default();
         let name = job.metadata.name.clone().unwrap_or_default();
         let mut finalizers = meta.finalizers.unwrap_or_default();
@@ -241,8 +280,15 @@ impl Jobs {
             spec: spec.template.spec.clone(),
             status: None,
         };
-        if let Some(index) = index {
+        if let Some((index, (failures, ignored))) = index {
             give_index(&mut pod, &name, index);
+            if spec.backoff_limit_per_index.is_some() {
+                let annotations = pod.metadata.annotations.get_or_insert_default();
+                annotations.insert(INDEX_FAILURES.to_owned(), failures.to_string());
+                if ignored > 0 {
+                    annotations.insert(INDEX_IGNORED.to_owned(), ignored.to_string());
+                }
+            }
         }
         let namespace = job.metadata.namespace.clone().unwrap_or_default();
         let made = self.client.namespaced::<Pod>(&namespace).create(&pod).await?;
@@ -252,29 +298,31 @@ impl Jobs {
     }
 
     /// Deletes active Pods, the youngest first, until only `target` are left.
-    async fn shrink(&self, job: &Job, t: &mut Tally, target: i32) -> Result<(), ApiError> {
+    async fn shrink(&self, job: &Job, t: &mut Tally, target: i32, wanted: Wanted) -> Result<(), ApiError> {
         t.active.sort_by_key(|p| p.metadata.creation_timestamp.as_ref().map(|c| c.0));
         while t.active.len() > usize::try_from(target).unwrap_or(0) {
             let Some(pod) = t.active.pop() else { break };
+            if wanted == Wanted::NoMore && tracked(&pod) {
+                self.let_go(&pod).await?;
+            }
             let (namespace, name) = key_of(&pod);
             match self.client.namespaced::<Pod>(&namespace).delete(&name, &DeleteOptions::default()).await {
                 Err(e) if !e.is_not_found() => {
-                    self.events.event(
-                        reference(job),
-                        EventType::Warning,
-                        "FailedDelete",
-                        format!("Error deleting: {}", e.message),
-                    );
+                    let text = format!("Error deleting: {}", e.message);
+                    self.events.event(reference(job), EventType::Warning, "FailedDelete", text);
                     return Err(e);
                 }
-                _ => self.events.event(
-                    reference(job),
-                    EventType::Normal,
-                    "SuccessfulDelete",
-                    format!("Deleted pod: {name}"),
-                ),
+                _ => {
+                    let text = format!("Deleted pod: {name}");
+                    self.events.event(reference(job), EventType::Normal, "SuccessfulDelete", text);
+                }
             }
             t.terminating += 1;
+            let ready = |p: &Pod| {
+                let conditions = p.status.iter().flat_map(|s| s.conditions.iter().flatten());
+                conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
+            };
+            t.ready -= i32::from(ready(&pod));
         }
         Ok(())
     }

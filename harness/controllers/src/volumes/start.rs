@@ -26,7 +26,7 @@ pub(crate) fn start(s: &mut Starter) {
     let (claims, claim_deltas) = s.follow::<PersistentVolumeClaim>();
     let (_, volume_deltas) = s.follow::<PersistentVolume>();
     let (_, class_deltas) = s.follow::<StorageClass>();
-    let (pods, pod_deltas) = s.follow::<Pod>();
+    let (pods, pod_deltas) = s.follow_pods();
     let (claim_queue, volume_queue) = (Queue::default(), Queue::default());
     let (claim_protection, volume_protection, ephemeral) = (Queue::default(), Queue::default(), Queue::default());
 
@@ -97,7 +97,7 @@ fn claims_concerned(claims: &Cache<PersistentVolumeClaim>, delta: &Delta<Persist
 
 /// Attach and detach, by node.
 fn attaching(s: &mut Starter) {
-    let (pods, pod_deltas) = s.follow::<Pod>();
+    let (pods, pod_deltas) = s.follow_pods();
     let (claims, claim_deltas) = s.follow::<PersistentVolumeClaim>();
     let (volumes, _) = s.follow::<PersistentVolume>();
     let (drivers, _) = s.follow::<CSIDriver>();

@@ -18,6 +18,8 @@ const CTL: RawFd = 3;
 const MARK: RawFd = 4;
 /// And the old root, while there is one.
 const OLD_ROOT: RawFd = 5;
+/// And the user namespace to join.
+const USER_NS: RawFd = 6;
 
 /// Where the child stood when something failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +35,8 @@ pub enum Step {
     CgroupNamespace,
     /// Mounting `/proc` and what hides parts of it.
     Mounts,
+    /// Joining the Pod's user namespace.
+    UserNamespace,
     /// Resource limits.
     Rlimits,
     /// The working directory.
@@ -47,8 +51,10 @@ pub enum Step {
 
 impl Step {
     pub(crate) fn of(n: u8) -> Option<Self> {
-        use Step::{Cgroup, CgroupNamespace, Chdir, Exec, Identity, Mounts, Rlimits, Seccomp, Stdio, Terminal};
-        [Cgroup, Stdio, Terminal, CgroupNamespace, Mounts, Rlimits, Chdir, Seccomp, Identity, Exec]
+        use Step::{
+            Cgroup, CgroupNamespace, Chdir, Exec, Identity, Mounts, Rlimits, Seccomp, Stdio, Terminal, UserNamespace,
+        };
+        [Cgroup, Stdio, Terminal, CgroupNamespace, Mounts, UserNamespace, Rlimits, Chdir, Seccomp, Identity, Exec]
             .into_iter()
             .find(|s| *s as u8 == n)
     }
@@ -60,6 +66,7 @@ impl Step {
             Self::Terminal => "set up the terminal",
             Self::CgroupNamespace => "make a cgroup namespace",
             Self::Mounts => "mount /proc",
+            Self::UserNamespace => "join the user namespace",
             Self::Rlimits => "set resource limits",
             Self::Chdir => "change to the working directory",
             Self::Seccomp => "load the seccomp filter",
@@ -105,6 +112,8 @@ pub struct Plan {
     pub mounts: Vec<ChildMount>,
     /// The node's root, still mounted over ours: to be let go once the mounts are made.
     pub old_root: Option<RawFd>,
+    /// Joined right before the process becomes its user, whose ids are those of this namespace.
+    pub user_ns: Option<RawFd>,
     pub rlimits: Vec<(i32, Rlimit)>,
     pub cwd: CString,
     pub bounding: u64,
@@ -181,14 +190,14 @@ unsafe fn run(plan: &Plan, ctl: &mut RawFd) -> (Step, i32) {
         must!(Step::Stdio, libc::SYS_dup3, int(*ctl), int(CTL), int(libc::O_CLOEXEC));
         *ctl = CTL;
         // From here no descriptor of the bridge is open in us, above all no other child's control socket.
-        for (fd, to) in [(plan.mark, MARK), (plan.old_root, OLD_ROOT)] {
+        for (fd, to) in [(plan.mark, MARK), (plan.old_root, OLD_ROOT), (plan.user_ns, USER_NS)] {
             if let Some(fd) = fd {
                 must!(Step::Stdio, libc::SYS_dup3, int(fd), int(to), int(libc::O_CLOEXEC));
             } else {
                 sys(libc::SYS_close, &[int(to)]);
             }
         }
-        must!(Step::Stdio, libc::SYS_close_range, 6, u32::MAX as usize, 0);
+        must!(Step::Stdio, libc::SYS_close_range, 7, u32::MAX as usize, 0);
 
         // Ready: from here on the coordinator writes us down, while we build what nobody sees yet.
         must!(Step::Stdio, libc::SYS_sendto, int(CTL), addr(c"r".as_ptr()), 1, int(libc::MSG_NOSIGNAL), 0, 0);
@@ -223,6 +232,9 @@ unsafe fn run(plan: &Plan, ctl: &mut RawFd) -> (Step, i32) {
         }
         if plan.mark.is_some() {
             sys(libc::SYS_write, &[int(MARK), addr(c"1".as_ptr()), 1]);
+        }
+        if plan.user_ns.is_some() {
+            must!(Step::UserNamespace, libc::SYS_setns, int(USER_NS), int(libc::CLONE_NEWUSER));
         }
         if !plan.keep_identity {
             // Without no_new_privs the filter needs CAP_SYS_ADMIN, so it goes in before the capabilities go.

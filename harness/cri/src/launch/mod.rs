@@ -18,8 +18,10 @@ mod error;
 mod identity;
 mod rootfs;
 mod spawn;
+mod userns;
 
 pub use error::LaunchError;
 pub use identity::{ProcessSpec, ResolvedProcess};
 pub use rootfs::{BindMount, CgroupView, Device, MountSource, Propagation, RootfsSpec};
 pub use spawn::{Job, Namespaces, PidMode, SandboxSpec, Setup, Stdio, launch, launch_sandbox, remove_netns};
+pub use userns::{IdMaps, IdRange, UserNamespace};

@@ -15,7 +15,7 @@ use std::{
 
 use nix::sys::stat::{Mode, SFlag, mknod};
 
-use super::{LaunchError, child::ChildMount};
+use super::{LaunchError, child::ChildMount, userns::UserNamespace};
 use crate::sys::mount as m;
 
 /// How mounts made later on one side appear on the other.
@@ -59,6 +59,8 @@ pub struct BindMount {
     pub propagation: Propagation,
     /// `MOUNT_ATTR_*` besides.
     pub attrs: u64,
+    /// Owners are shifted by [`RootfsSpec::users`].
+    pub shifted: bool,
 }
 
 /// A device node besides the usual ones.
@@ -104,6 +106,8 @@ pub struct RootfsSpec {
     /// In a user namespace: devices are mounted from the node, for no node can be made, and overlays keep their notes in
     /// attributes that need no privilege.
     pub unprivileged: bool,
+    /// The user namespace of the processes: the image's owners are shifted into it.
+    pub users: Option<UserNamespace>,
     /// What `/dev/shm` shows.
     pub shm: Option<PathBuf>,
     /// Cgroups.
@@ -223,6 +227,9 @@ impl RootfsSpec {
             MountSource::Image { layers, sub_path } => self.open_image(layers, sub_path)?,
         };
         let set = || -> io::Result<()> {
+            if let (true, Some(users)) = (mount.shifted, &self.users) {
+                m::idmap(fd.as_fd(), users.fd.as_fd(), true)?;
+            }
             let attrs = mount.attrs | if mount.readonly { m::RDONLY } else { 0 };
             if attrs != 0 {
                 m::restrict(fd.as_fd(), attrs, mount.recursive_readonly)?;
@@ -290,20 +297,43 @@ impl RootfsSpec {
         fs::create_dir_all(&upper)
             .and_then(|()| fs::create_dir_all(&work))
             .map_err(LaunchError::setup("make the writable layer"))?;
-        let lower: Vec<String> = self.layers.iter().map(|l| l.display().to_string()).collect();
+        let layers = self.shifted_layers(&upper)?;
+        let lower: Vec<String> = layers.iter().map(|l| l.display().to_string()).collect();
         let notes = if self.unprivileged { ",userxattr" } else { "" };
         let mut data =
             format!("lowerdir={},upperdir={},workdir={}{notes}", lower.join(":"), upper.display(), work.display());
         // The kernel takes one page of options. Layers are siblings, so their names alone do from inside their parent.
         if data.len() > 4000 {
-            let parent = self.layers.first().and_then(|l| l.parent()).unwrap_or(Path::new("/"));
+            let parent = layers.first().and_then(|l| l.parent()).unwrap_or(Path::new("/"));
             nix::unistd::chdir(parent).map_err(|e| LaunchError::setup("enter the layer store")(e.into()))?;
             let short: Vec<String> =
-                self.layers.iter().map(|l| l.strip_prefix(parent).unwrap_or(l).display().to_string()).collect();
+                layers.iter().map(|l| l.strip_prefix(parent).unwrap_or(l).display().to_string()).collect();
             data =
                 format!("lowerdir={},upperdir={},workdir={}{notes}", short.join(":"), upper.display(), work.display());
         }
         m::mount_fs("overlay", "overlay", &self.mount_point, 0, &data).map_err(LaunchError::setup("mount the overlay"))
+    }
+
+    /// The layers as the processes see them: as they are, or with their owners shifted, mounted beside the upper directory,
+    /// which then belongs to the namespace's root.
+    fn shifted_layers(&self, upper: &Path) -> Result<Vec<PathBuf>> {
+        let Some(users) = &self.users else { return Ok(self.layers.clone()) };
+        let fail = |what: &'static str| LaunchError::setup(what);
+        std::os::unix::fs::chown(upper, users.maps.uid(0), users.maps.gid(0))
+            .map_err(fail("give the writable layer to the namespace's root"))?;
+        let mut shifted = Vec::with_capacity(self.layers.len());
+        for (i, layer) in self.layers.iter().enumerate() {
+            let target = self.upper.join("l").join(i.to_string());
+            let mount = || -> io::Result<()> {
+                fs::create_dir_all(&target)?;
+                let tree = m::clone_tree(layer, false)?;
+                m::idmap(tree.as_fd(), users.fd.as_fd(), false)?;
+                m::attach(tree.as_fd(), &target)
+            };
+            mount().map_err(fail("shift the owners of an image layer"))?;
+            shifted.push(target);
+        }
+        Ok(shifted)
     }
 
     /// `/dev`, `/sys` and what belongs to them; `/proc` only as a directory.
@@ -329,7 +359,7 @@ impl RootfsSpec {
                 "tmpfs",
                 Path::new("/dev"),
                 libc::MS_NOSUID | libc::MS_STRICTATIME,
-                "mode=755,size=65536k",
+                &format!("mode=755,size=65536k{}", self.owner()),
             )
             .map_err(fail("mount /dev"))?;
             fill_dev(devices, !self.unprivileged).map_err(fail("make device nodes"))?;
@@ -363,6 +393,12 @@ impl RootfsSpec {
                 .map_err(fail("mount /sys/fs/cgroup"))?;
         }
         Ok(())
+    }
+
+    /// Mount options that give a file system to the namespace's root.
+    fn owner(&self) -> String {
+        let ids = self.users.as_ref().and_then(|u| u.maps.uid(0).zip(u.maps.gid(0)));
+        ids.map_or_else(String::new, |(uid, gid)| format!(",uid={uid},gid={gid}"))
     }
 
     fn child_mounts(&self) -> Result<Vec<ChildMount>> {

@@ -24,6 +24,7 @@ use nix::{
 use super::{
     LaunchError, ProcessSpec, ResolvedProcess, RootfsSpec,
     child::{self, Plan, Step},
+    userns::{self, IdMaps, UserNamespace},
 };
 use crate::{
     cgroup::Entry,
@@ -63,6 +64,8 @@ pub struct Namespaces {
     pub cgroup: Option<OwnedFd>,
     /// Pids.
     pub pid: PidMode,
+    /// Users: ids of the process are those of this namespace.
+    pub user: Option<UserNamespace>,
 }
 
 /// What the root of the process is.
@@ -259,37 +262,41 @@ fn build_and_clone(
     let old_root =
         old_root.map(|fd| dup_high(&fd)).transpose().map_err(LaunchError::setup("duplicate a descriptor"))?;
     let resolved = process.resolve(Path::new("/"))?;
+    let (uid_on_node, _) = ids_on_node(&resolved.identity, ns.user.as_ref())?;
     let (stdio, tty) = match stdio {
         Stdio::Fds(fds) => (fds, None),
         Stdio::Tty => {
             let console = matches!(setup, Setup::Container(_));
-            let (master, slave) =
-                open_tty(&resolved.identity, console).map_err(LaunchError::setup("open a terminal"))?;
+            let (master, slave) = open_tty(uid_on_node, console).map_err(LaunchError::setup("open a terminal"))?;
             let copy = || slave.try_clone().map_err(LaunchError::setup("open a terminal"));
             ([copy()?, copy()?, copy()?], Some(master))
         }
     };
     if matches!(setup, Setup::Container(_)) && !process.cwd.is_empty() {
         // Made as root when absent, as containerd does; whether the user may enter it is found out by entering.
-        let _ = fs::create_dir_all(&process.cwd);
+        let made = !Path::new(&process.cwd).exists() && fs::create_dir_all(&process.cwd).is_ok();
+        if let (true, Some(user)) = (made, &ns.user) {
+            let _ = std::os::unix::fs::chown(&process.cwd, user.maps.uid(0), user.maps.gid(0));
+        }
     }
     let mut high = Vec::new();
     for fd in &stdio {
         // So that the user can open /dev/stdout again; only for pipes, not for the node's /dev/null.
-        if resolved.identity.uid != 0
-            && nix::sys::stat::fstat(fd).is_ok_and(|s| s.st_mode & libc::S_IFMT == libc::S_IFIFO)
-        {
-            let _ = nix::unistd::fchown(fd, Some(nix::unistd::Uid::from_raw(resolved.identity.uid)), None);
+        if uid_on_node != 0 && nix::sys::stat::fstat(fd).is_ok_and(|s| s.st_mode & libc::S_IFMT == libc::S_IFIFO) {
+            let _ = nix::unistd::fchown(fd, Some(nix::unistd::Uid::from_raw(uid_on_node)), None);
         }
         high.push(dup_high(fd).map_err(LaunchError::setup("duplicate a descriptor"))?);
     }
     let mark = mark.map(|fd| dup_high(&fd)).transpose().map_err(LaunchError::setup("duplicate a descriptor"))?;
+    let user_ns = ns.user.as_ref().map(|u| dup_high(&*u.fd)).transpose();
+    let user_ns = user_ns.map_err(LaunchError::setup("duplicate a descriptor"))?;
     let ctl_high = dup_high(&ctl).map_err(LaunchError::setup("duplicate a descriptor"))?;
     let stdio_fds = [high[0].as_raw_fd(), high[1].as_raw_fd(), high[2].as_raw_fd()];
     let mut plan = process.plan(&resolved, ctl_high.as_raw_fd(), stdio_fds)?;
     plan.mark = mark.as_ref().map(AsRawFd::as_raw_fd);
     plan.mounts = mounts;
     plan.old_root = old_root.as_ref().map(AsRawFd::as_raw_fd);
+    plan.user_ns = user_ns.as_ref().map(AsRawFd::as_raw_fd);
     plan.new_cgroup_ns = new_cgroup_ns;
     plan.tty = tty.is_some();
     let entry = entry.recv().map_err(|_| LaunchError::Vanished)??;
@@ -308,6 +315,15 @@ fn build_and_clone(
         Entry::Tasks(_) => None,
     };
     clone_child(&plan, flags, cgroup, pid)
+}
+
+/// What the node calls the process's user and group.
+fn ids_on_node(who: &Identity, namespace: Option<&UserNamespace>) -> Result<(u32, u32), LaunchError> {
+    let Some(namespace) = namespace else { return Ok((who.uid, who.gid)) };
+    let ids = namespace.maps.uid(who.uid).zip(namespace.maps.gid(who.gid));
+    ids.ok_or_else(|| {
+        LaunchError::Invalid(format!("user {}:{} is not mapped in the Pod's user namespace", who.uid, who.gid))
+    })
 }
 
 /// Clones a child of our parent that shares our memory until its exec; returns after that exec or the child's end.
@@ -351,6 +367,7 @@ impl ProcessSpec {
             new_cgroup_ns: false,
             mounts: Vec::new(),
             old_root: None,
+            user_ns: None,
             rlimits: self.limits(),
             cwd: c(if self.cwd.is_empty() { "/" } else { &self.cwd })?,
             bounding: self.caps.0,
@@ -389,7 +406,7 @@ fn set_oom_score_adj(pid: i32, adj: i32) {
 }
 
 /// A terminal of the container whose root is ours: (master, slave). With `console`, also at `/dev/console`.
-fn open_tty(owner: &Identity, console: bool) -> io::Result<(OwnedFd, OwnedFd)> {
+fn open_tty(owner: u32, console: bool) -> io::Result<(OwnedFd, OwnedFd)> {
     let master: OwnedFd = fs::File::options().read(true).write(true).open("/dev/pts/ptmx")?.into();
     let (mut unlock, mut number) = (0i32, 0i32);
     // SAFETY: both ioctls read or write one int.
@@ -408,7 +425,7 @@ fn open_tty(owner: &Identity, console: bool) -> io::Result<(OwnedFd, OwnedFd)> {
         use std::os::unix::fs::OpenOptionsExt;
         fs::File::options().read(true).write(true).custom_flags(libc::O_NOCTTY).open(&path)?.into()
     };
-    std::os::unix::fs::chown(&path, Some(owner.uid), None)?;
+    std::os::unix::fs::chown(&path, Some(owner), None)?;
     if console {
         fs::File::options().create(true).append(true).open("/dev/console")?;
         nix::mount::mount(
@@ -437,6 +454,8 @@ pub struct SandboxSpec {
     pub shared_pid: bool,
     /// Kernel parameters of the new namespaces.
     pub sysctls: Vec<(String, String)>,
+    /// A user namespace that owns the others.
+    pub users: Option<IdMaps>,
 }
 
 /// Starts a sandbox's process. `ready` as in [`launch`].
@@ -478,7 +497,19 @@ fn build_sandbox(spec: &SandboxSpec, ctl: &OwnedFd, pid: &AtomicI32) -> Result<(
     new.set(CloneFlags::CLONE_NEWNET, spec.netns.is_some());
     new.set(CloneFlags::CLONE_NEWIPC, spec.new_ipc);
     new.set(CloneFlags::CLONE_NEWUTS, spec.hostname.is_some());
-    unshare(new).map_err(sched("make the sandbox's namespaces"))?;
+    let user_ns = match &spec.users {
+        None => {
+            unshare(new).map_err(sched("make the sandbox's namespaces"))?;
+            None
+        }
+        Some(maps) => {
+            let owned = userns::make(maps, new).map_err(LaunchError::setup("make the Pod's user namespace"))?;
+            for (flag, fd) in &owned.others {
+                setns(fd.as_fd(), *flag).map_err(sched("join the sandbox's namespaces"))?;
+            }
+            Some(dup_high(&owned.user).map_err(LaunchError::setup("duplicate a descriptor"))?)
+        }
+    };
     if let Some(path) = &spec.netns {
         let keep = || -> io::Result<()> {
             fs::File::create_new(path)?;
@@ -506,6 +537,7 @@ fn build_sandbox(spec: &SandboxSpec, ctl: &OwnedFd, pid: &AtomicI32) -> Result<(
     let process = ProcessSpec { argv: vec!["/pause".into()], ..ProcessSpec::default() };
     let mut plan = process.plan(&resolved, ctl.as_raw_fd(), [null.as_raw_fd(); 3])?;
     plan.keep_identity = true;
+    plan.user_ns = user_ns.as_ref().map(AsRawFd::as_raw_fd);
     plan.no_new_privs = true;
     plan.ignore_children = true;
     plan.programs = vec![cpath(&spec.pause).map_err(LaunchError::setup("name the pause program"))?];

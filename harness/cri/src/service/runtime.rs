@@ -446,7 +446,8 @@ impl Runtime {
         let network = network.map(|e| ("NetworkPluginNotReady", format!("Network plugin returns error: {e}")));
         let conditions = vec![condition("RuntimeReady", None), condition("NetworkReady", network)];
         let handlers = std::iter::once(String::new()).chain(self.config.runtime_handlers.iter().cloned());
-        let features = v1::RuntimeHandlerFeatures { recursive_read_only_mounts: true, user_namespaces: false };
+        let features =
+            v1::RuntimeHandlerFeatures { recursive_read_only_mounts: true, user_namespaces: !self.in_user_namespace };
         let mut info = BTreeMap::new();
         if verbose {
             let config = serde_json::json!({"root": self.config.root, "run": self.config.run, "content": self.config.content, "streamServerAddress": self.config.stream_address});

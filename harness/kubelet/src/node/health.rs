@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::agent::{Agent, RuntimeHealth};
+use podlab_cri::v1;
+
+use crate::agent::{Agent, HandlerFeatures, RuntimeHealth};
 
 /// How often the runtime is asked once it works.
 const POLL: Duration = Duration::from_secs(5);
@@ -11,17 +13,19 @@ const POLL_STARTING: Duration = Duration::from_millis(20);
 
 /// Asks once.
 pub(crate) async fn check(agent: &Agent) -> RuntimeHealth {
-    let status = match agent.runtime.status().await {
-        Ok(s) => s.status.unwrap_or_default(),
+    let answer = match agent.runtime.status().await {
+        Ok(s) => s,
         Err(e) => {
             let problem = format!("container runtime is down: {e}");
             return RuntimeHealth {
                 known: true,
                 runtime_problem: Some(problem.clone()),
                 network_problem: Some(problem),
+                ..agent.health.borrow().clone()
             };
         }
     };
+    let status = answer.status.unwrap_or_default();
     let problem = |kind: &str, label: &str| {
         let Some(c) = status.conditions.iter().find(|c| c.r#type == kind) else {
             return Some(format!("container runtime status check may not have completed yet: {kind} is missing"));
@@ -32,7 +36,14 @@ pub(crate) async fn check(agent: &Agent) -> RuntimeHealth {
         known: true,
         runtime_problem: problem("RuntimeReady", "container runtime"),
         network_problem: problem("NetworkReady", "container runtime network"),
+        handlers: answer.runtime_handlers.into_iter().map(|h| (h.name, features(h.features))).collect(),
+        groups_policy: answer.features.is_some_and(|f| f.supplemental_groups_policy),
     }
+}
+
+fn features(of: Option<v1::RuntimeHandlerFeatures>) -> HandlerFeatures {
+    let of = of.unwrap_or_default();
+    HandlerFeatures { recursive_read_only_mounts: of.recursive_read_only_mounts, user_namespaces: of.user_namespaces }
 }
 
 /// Keeps asking until the agent stops.

@@ -8,8 +8,8 @@ use std::{
 use podlab_api::{
     ApiError,
     core::{
-        ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeStatus,
-        NodeSystemInfo,
+        ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeFeatures,
+        NodeRuntimeHandler, NodeRuntimeHandlerFeatures, NodeStatus, NodeSystemInfo,
     },
     k8s_openapi::apimachinery::pkg::api::resource::Quantity,
     meta::Time,
@@ -20,7 +20,7 @@ use podlab_lifecycle::eviction::{Pressure, Signal};
 use serde_json::{Value, json};
 
 use crate::{
-    agent::{Agent, RuntimeHealth},
+    agent::{Agent, HandlerFeatures, RuntimeHealth},
     config::KubeletConfig,
     container::downward::Allocatable,
 };
@@ -57,10 +57,25 @@ pub(crate) async fn build(agent: &Agent, old: &NodeStatus) -> NodeStatus {
             .map(|p| NodeDaemonEndpoints { kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(p) }) }),
         images: Some(images(agent).await),
         node_info: Some(info),
+        runtime_handlers: handlers(&health),
+        features: health.groups_policy.then(|| NodeFeatures { supplemental_groups_policy: Some(true) }),
         volumes_attached: old.volumes_attached.clone(),
         volumes_in_use: Some(agent.volumes.in_use()).filter(|v| !v.is_empty()),
         ..NodeStatus::default()
     }
+}
+
+/// What the runtime's handlers can do. Source: k/k pkg/kubelet/kubelet_node_status.go runtimeHandlers.
+fn handlers(health: &RuntimeHealth) -> Option<Vec<NodeRuntimeHandler>> {
+    let one = |(name, f): (&String, &HandlerFeatures)| NodeRuntimeHandler {
+        name: Some(name.clone()),
+        features: Some(NodeRuntimeHandlerFeatures {
+            recursive_read_only_mounts: Some(f.recursive_read_only_mounts),
+            user_namespaces: Some(f.user_namespaces),
+        }),
+    };
+    let all: Vec<NodeRuntimeHandler> = health.handlers.iter().map(one).collect();
+    (!all.is_empty()).then_some(all)
 }
 
 /// What Pods may have: the capacity less what is reserved and what hard eviction thresholds keep free.

@@ -22,6 +22,7 @@ use super::{
 use crate::{
     container::{ContainerInputs, container_config, spec_hash},
     images::{Present, Request},
+    users::enter_container,
 };
 
 /// A container that did not start.
@@ -212,7 +213,12 @@ impl Worker {
             memory_capacity: agent.machine.memory,
             nonce: format!("{:08x}", agent.rng.next_u64() & 0xffff_ffff),
         };
-        container_config(&inputs, &agent.config, &agent.objects, agent.host.as_ref()).await.map_err(|e| e.to_string())
+        let made = container_config(&inputs, &agent.config, &agent.objects, agent.host.as_ref()).await;
+        let mut made = made.map_err(|e| e.to_string())?;
+        if let Some(users) = agent.users_known(inputs.pod)? {
+            enter_container(&mut made, &users);
+        }
+        Ok(made)
     }
 
     /// The restart count of a container the runtime has no trace of: one more than the API shows if the API still shows

@@ -28,6 +28,7 @@ use crate::{
     garbage,
     images::Keyring,
     runtime::Expected,
+    users::enter_sandbox,
 };
 
 /// Largest resolv.conf read.
@@ -324,11 +325,14 @@ impl Worker {
                 return None;
             }
         };
-        if spec::pod_spec(pod).host_users == Some(false) {
-            // A Pod that asks for a user namespace must not run without one.
-            let error = format!("RuntimeClass handler \"{handler}\" does not support user namespaces");
-            agent.say.warn(pod, "FailedCreatePodSandBox", format!("Failed to create pod sandbox: {error}"));
-            return None;
+        let mut config = config.clone();
+        match agent.users_of(pod, &handler) {
+            Ok(None) => {}
+            Ok(Some(users)) => enter_sandbox(&mut config, &users),
+            Err(error) => {
+                agent.say.warn(pod, "FailedCreatePodSandBox", format!("Failed to create pod sandbox: {error}"));
+                return None;
+            }
         }
         let start = agent.recorder.now();
         let made = agent.runtime.run_pod_sandbox(config.clone(), &handler).await;

@@ -62,6 +62,7 @@ impl Worker {
     pub(super) async fn clean_up(&mut self, pod: &Arc<Pod>) -> Result<(), VolumeError> {
         let agent = self.agent.clone();
         agent.volumes.tear_down(&self.uid).await?;
+        agent.users.release(&self.uid);
         if agent.config.cgroup_root.is_some() {
             let path = container::pod_cgroup_path(pod);
             agent.host.cgroup_remove(&path).map_err(VolumeError::file(format!("remove cgroup {path}")))?;

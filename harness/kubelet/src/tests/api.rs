@@ -1,6 +1,12 @@
 //! The API in memory, as much of it as a node agent meets: lists, watches, merge patches, graceful deletion of Pods.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use async_trait::async_trait;
 use futures::StreamExt;
@@ -31,11 +37,17 @@ struct Change {
 pub(super) struct MemoryApi {
     state: Mutex<State>,
     changes: broadcast::Sender<Change>,
+    deaf: AtomicBool,
 }
 
 impl MemoryApi {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), changes: broadcast::channel(4096).0 })
+        Arc::new(Self { state: Mutex::default(), changes: broadcast::channel(4096).0, deaf: AtomicBool::new(false) })
+    }
+
+    /// Whether statuses are refused from now on.
+    pub(super) fn refuse_statuses(&self, deaf: bool) {
+        self.deaf.store(deaf, Ordering::Release);
     }
 
     /// Everything of a kind, by namespace and name.
@@ -203,6 +215,9 @@ impl Api for MemoryApi {
     }
 
     async fn patch(&self, t: &Target, kind: &PatchKind, body: &Value) -> Result<Arc<Object>, ApiError> {
+        if t.subresource == Some("status") && self.deaf.load(Ordering::Acquire) {
+            return Err(ApiError::new(Reason::ServiceUnavailable, "not now"));
+        }
         let key = key(&t.collection, &t.name);
         let old = self.find(&key)?;
         if body["metadata"]["uid"].as_str().is_some_and(|u| u != old.uid()) {

@@ -232,7 +232,7 @@ fn a_pod_that_asks_for_a_user_namespace_does_not_run_without_one() {
         let mut spec = one("sleep", json!({}));
         spec["hostUsers"] = false.into();
         w.create("a", spec).await;
-        let message = "FailedCreatePodSandBox: Failed to create pod sandbox: RuntimeClass handler \"\" does not support user namespaces";
+        let message = "FailedCreatePodSandBox: Failed to create pod sandbox: can't set `spec.hostUsers: false`, runtime does not support user namespaces";
         w.until("refusal", |w| w.events().contains(&message.to_owned())).await;
         assert_eq!(w.runtime.counts(), (0, 0));
         w.end().await;

@@ -56,6 +56,36 @@ fn an_exit_that_nobody_saw_is_not_lost() {
 }
 
 #[test]
+fn what_a_container_said_at_its_end_outlives_an_agent_that_could_not_report_it() {
+    run(async {
+        let mut w = World::new().await;
+        w.runtime.script("c", vec![Script::exits(secs(5), 0)]);
+        let mut spec = one("sleep", json!({}));
+        spec["restartPolicy"] = "Never".into();
+        w.create("a", spec).await;
+        w.until("Ready", |w| is_ready(w, "a")).await;
+        let uid = w.pod("a").unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
+        let dir = w.config.pod_dir(&uid).join("containers/c");
+        let file = w.host.list(&dir).unwrap().pop().unwrap();
+        w.host.write(&dir.join(file), b"all done", 0o666).unwrap();
+        // The Pod ends and is cleaned up, and nobody hears of it.
+        w.api.refuse_statuses(true);
+        w.clock.sleep(secs(30)).await;
+        assert_eq!(phase(&w, "a"), "Running");
+        w.crash().await;
+        w.api.refuse_statuses(false);
+        w.boot();
+        w.until("Succeeded", |w| phase(w, "a") == "Succeeded").await;
+        let ended = &w.pod("a").unwrap()["status"]["containerStatuses"][0]["state"]["terminated"];
+        assert_eq!(ended["message"], "all done");
+        w.delete("a").await;
+        w.until("gone", |w| w.pod("a").is_none()).await;
+        assert_eq!(w.host.list(&w.config.pod_dir(&uid)).unwrap_or_default(), Vec::<String>::new());
+        w.end().await;
+    });
+}
+
+#[test]
 fn what_was_deleted_meanwhile_is_stopped_and_removed() {
     run(async {
         let mut w = World::new().await;

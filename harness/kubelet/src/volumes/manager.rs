@@ -19,7 +19,7 @@ use super::{MountFailure, MountStep, VolumeError, atomic, claim, csi::CsiVolumes
 use crate::{
     config::KubeletConfig,
     container::{MountSource, downward::Allocatable},
-    host::Host,
+    host::{FileKind, Host},
     objects::Objects,
     say::Say,
     status::key_of,
@@ -262,7 +262,8 @@ impl VolumeManager {
         }
     }
 
-    /// Takes down everything a Pod had, by what is found on disk, so that it works after a restart as well.
+    /// Takes down everything a Pod had, by what is found on disk, so that it works after a restart as well. What its
+    /// containers said at their end stays until the API has let the Pod go: an agent may die before it has told it.
     ///
     /// # Errors
     /// The first thing that could not be taken down; the caller tries again.
@@ -277,12 +278,33 @@ impl VolumeManager {
         for m in under("")? {
             host.unmount(&m).map_err(VolumeError::file(format!("unmount {}", m.display())))?;
         }
-        host.remove_tree(&dir).map_err(VolumeError::file(format!("remove {}", dir.display())))?;
+        for name in host.list(&dir).unwrap_or_default().iter().filter(|n| *n != MESSAGES) {
+            let path = dir.join(name);
+            let is_dir = host.lstat(&path).is_ok_and(|s| s.kind == FileKind::Dir);
+            let removed = if is_dir { host.remove_tree(&path) } else { host.remove_file(&path) };
+            removed.map_err(VolumeError::file(format!("remove {}", path.display())))?;
+        }
         self.pods.lock().remove(uid);
         self.shared.tokens.forget(uid);
         Ok(())
     }
+
+    /// Removes what containers said at their end, and the Pod's directory once there is nothing else in it.
+    pub(crate) fn forget_messages(&self, uid: &str) {
+        let dir = self.shared.config.pod_dir(uid);
+        let host = self.shared.host.as_ref();
+        let forget = || {
+            host.remove_tree(&dir.join(MESSAGES))?;
+            if host.list(&dir).is_ok_and(|left| left.is_empty()) { host.remove_tree(&dir) } else { Ok(()) }
+        };
+        if let Err(error) = forget() {
+            tracing::warn!(uid, %error, "termination messages not removed");
+        }
+    }
 }
+
+/// Of a Pod's directory, the one that holds its containers' termination messages.
+const MESSAGES: &str = "containers";
 
 struct Mounted {
     source: MountSource,

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use podlab_scenario::SCHEMA_FILE;
 
 use super::e2e;
+use crate::out::say;
 
 /// What `new` writes after the line for editors. It passes as it is.
 const TEMPLATE: &str = "apiVersion: podlab/v1
@@ -28,7 +29,7 @@ then:
 ";
 
 pub(crate) fn schema() -> Result<ExitCode> {
-    std::io::stdout().write_all(podlab_scenario::schema().as_bytes()).context("print the schema")?;
+    crate::out::whole(podlab_scenario::schema().as_bytes()).context("print the schema")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -47,7 +48,7 @@ pub(crate) fn new(root: &Path, name: &str) -> Result<ExitCode> {
         .open(&path)
         .with_context(|| format!("write {}", path.display()))?;
     file.write_all(format!("# yaml-language-server: $schema={up}{SCHEMA_FILE}\n{TEMPLATE}").as_bytes())?;
-    println!("{}: play it with `podlab e2e {name}`", path.display());
+    say!("{}: play it with `podlab e2e {name}`", path.display());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -57,6 +58,6 @@ pub(crate) fn explain(root: &Path, name: &str) -> Result<ExitCode> {
         bail!("no scenario in {} has {name:?} in its name", root.display());
     }
     let all: Vec<String> = scenarios.iter().map(|s| podlab_scenario::explain(&s.name, &s.scenario)).collect();
-    std::io::stdout().write_all(all.join("\n").as_bytes()).context("print the explanation")?;
+    crate::out::whole(all.join("\n").as_bytes()).context("print the explanation")?;
     Ok(ExitCode::SUCCESS)
 }

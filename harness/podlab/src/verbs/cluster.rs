@@ -7,6 +7,7 @@ use podlab_clock::Clock;
 use podlab_testbed::{Cluster, ClusterSpec, Durability, StateDir, Zygote, copy_kubeconfig, diagnose};
 
 use crate::cli::{Durable, Isolation, Output, Up};
+use crate::out::{complain, say};
 
 /// How long a cluster may take to become ready.
 const BOOT_LIMIT: Duration = Duration::from_secs(60);
@@ -54,7 +55,7 @@ pub(crate) fn up(up: Up) -> Result<ExitCode> {
         ..ClusterSpec::named(&up.name.name)
     };
     for field in podlab_testbed::check_kubelet(&spec).context("configure the node agents")? {
-        eprintln!("note: {field} changes nothing here");
+        complain!("note: {field} changes nothing here");
     }
     let cluster = Cluster::boot(&zygote, spec)?;
     let ready = runtime()?.block_on(cluster.wait_ready(Clock::real(), BOOT_LIMIT));
@@ -66,12 +67,12 @@ pub(crate) fn up(up: Up) -> Result<ExitCode> {
         let log = std::fs::read_to_string(cluster.log_path("plane")).unwrap_or_default();
         let tail: Vec<&str> = log.lines().rev().take(10).collect();
         for line in tail.into_iter().rev() {
-            eprintln!("  plane: {line}");
+            complain!("  plane: {line}");
         }
         cluster.down(false);
         return Err(error);
     }
-    println!("cluster {:?} is ready: export KUBECONFIG={}", up.name.name, up.kubeconfig.display());
+    say!("cluster {:?} is ready: export KUBECONFIG={}", up.name.name, up.kubeconfig.display());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -92,7 +93,7 @@ pub(crate) fn down(name: &str, keep: bool) -> Result<ExitCode> {
 
 pub(crate) fn ps(output: Output) -> Result<ExitCode> {
     let all: Vec<_> = StateDir::all().iter().map(Cluster::info).collect();
-    let mut out = std::io::stdout().lock();
+    let mut out = Vec::new();
     match output {
         Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(&all)?)?,
         Output::Table => {
@@ -111,6 +112,7 @@ pub(crate) fn ps(output: Output) -> Result<ExitCode> {
             }
         }
     }
+    crate::out::whole(&out).context("print the list")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -123,13 +125,13 @@ pub(crate) fn logs(name: &str, component: &str) -> Result<ExitCode> {
     }
     let path = cluster.log_path(component);
     let text = std::fs::read(&path).with_context(|| format!("log of {component}"))?;
-    std::io::stdout().write_all(&text)?;
+    crate::out::whole(&text).context("print the log")?;
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn gc() -> Result<ExitCode> {
     for name in podlab_testbed::collect_garbage() {
-        println!("removed what was left of {name:?}");
+        say!("removed what was left of {name:?}");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -137,11 +139,11 @@ pub(crate) fn gc() -> Result<ExitCode> {
 pub(crate) fn diag() -> Result<ExitCode> {
     let lacks = diagnose();
     if lacks.is_empty() {
-        println!("nothing is missing");
+        say!("nothing is missing");
     }
     for lack in &lacks {
         let weight = if lack.fatal { "needed" } else { "note" };
-        println!("{weight}: {}. {}.", lack.what, lack.remedy);
+        say!("{weight}: {}. {}.", lack.what, lack.remedy);
     }
     Ok(if lacks.iter().any(|l| l.fatal) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

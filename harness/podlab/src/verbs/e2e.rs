@@ -16,6 +16,7 @@ use podlab_runner::{Outcome, PlayOptions, suite};
 use podlab_testbed::Zygote;
 
 use super::cluster::check_host;
+use crate::out::{complain, say};
 
 /// Settings of a run.
 #[derive(Debug)]
@@ -35,7 +36,7 @@ pub(crate) fn read(root: &Path, filter: &str) -> Result<Vec<suite::Ready>> {
         Ok(ready) => Ok(ready),
         Err(errors) => {
             for e in &errors {
-                eprintln!("{e}");
+                complain!("{e}");
             }
             bail!("{} of the scenario files cannot be used", errors.len())
         }
@@ -45,12 +46,12 @@ pub(crate) fn read(root: &Path, filter: &str) -> Result<Vec<suite::Ready>> {
 pub(crate) fn lint(root: &Path) -> Result<ExitCode> {
     match suite::read(root, "") {
         Ok(ready) => {
-            println!("{} scenarios are fine", ready.len());
+            say!("{} scenarios are fine", ready.len());
             Ok(ExitCode::SUCCESS)
         }
         Err(errors) => {
             for e in &errors {
-                eprintln!("{e}");
+                complain!("{e}");
             }
             Ok(ExitCode::FAILURE)
         }
@@ -81,14 +82,14 @@ pub(crate) fn run(o: &Options) -> Result<ExitCode> {
     let mut worst = 0;
     for round in 1..=o.rounds {
         if o.rounds > 1 {
-            println!("round {round} of {}", o.rounds);
+            say!("round {round} of {}", o.rounds);
         }
         let run = runtime.block_on(play(&zygote, scenarios.clone(), o));
         podlab_reports::write_all(&run, &o.out)?;
-        println!("{}", podlab_reports::summary_line(&run));
+        say!("{}", podlab_reports::summary_line(&run));
         worst = worst.max(run.exit_code());
     }
-    println!("reports: {}", o.out.join("report.html").display());
+    say!("reports: {}", o.out.join("report.html").display());
     Ok(ExitCode::from(worst))
 }
 
@@ -105,7 +106,7 @@ async fn play(zygote: &Option<Arc<Zygote>>, scenarios: Vec<(suite::Ready, suite:
         let line = podlab_reports::trial_line(&report(trial));
         // The bar draws nothing where nobody watches; the lines must be there all the same.
         if bar.is_hidden() {
-            println!("{line}")
+            say!("{line}")
         } else {
             bar.println(line)
         }

@@ -15,6 +15,8 @@ use podlab_runner::{
 };
 use podlab_testbed::world::Mutant;
 
+use crate::out::{complain, say};
+
 /// What to search.
 #[derive(Debug)]
 pub(crate) struct Options {
@@ -31,7 +33,7 @@ pub(crate) fn run(o: &Options) -> Result<ExitCode> {
     let ready = match suite::read(&o.scenarios, &o.scenario) {
         Ok(ready) => ready,
         Err(errors) => {
-            errors.iter().for_each(|e| eprintln!("{e}"));
+            errors.iter().for_each(|e| complain!("{e}"));
             bail!("a scenario file cannot be used");
         }
     };
@@ -70,7 +72,7 @@ pub(crate) fn run(o: &Options) -> Result<ExitCode> {
     let runs = next.load(Ordering::Relaxed).min(o.runs);
     match found.into_inner() {
         None => {
-            println!("{}: {runs} seeds from {} in {took:.1?}, nothing found", ready.name, o.seed);
+            say!("{}: {runs} seeds from {} in {took:.1?}, nothing found", ready.name, o.seed);
             Ok(ExitCode::SUCCESS)
         }
         Some(f) => {
@@ -81,15 +83,15 @@ pub(crate) fn run(o: &Options) -> Result<ExitCode> {
 }
 
 fn show(ready: &suite::Ready, f: &Found, o: &Options) -> Result<()> {
-    println!("{}: seed {} fails at {}: {}", ready.name, f.seed, f.step, f.why);
-    println!("of its {} choices these {} are enough:", f.of, f.choices.len());
+    say!("{}: seed {} fails at {}: {}", ready.name, f.seed, f.step, f.why);
+    say!("of its {} choices these {} are enough:", f.of, f.choices.len());
     for (name, choice) in &f.choices {
-        println!("  {name}: {choice}");
+        say!("  {name}: {choice}");
     }
     let dir = o.out.join(&ready.name);
     std::fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
     let log = dir.join(format!("seed-{}.jsonl", f.seed));
     std::fs::write(&log, suite::log_bytes(&f.played.entries)).with_context(|| format!("write {}", log.display()))?;
-    println!("log: {}", log.display());
+    say!("log: {}", log.display());
     Ok(())
 }

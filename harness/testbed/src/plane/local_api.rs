@@ -7,8 +7,7 @@ use futures::StreamExt;
 use podlab_api::{ApiError, Object};
 use podlab_apiserver as server;
 use podlab_client::{
-    Api, Collection, DeleteOptions, ListOptions, ObjectList, PatchKind, Target, WatchEvent, WatchOptions, WatchStream,
-    WatchType,
+    Api, Collection, DeleteOptions, ListOptions, ObjectList, PatchKind, Target, WatchOptions, WatchStream,
 };
 use serde_json::Value;
 
@@ -23,29 +22,6 @@ impl LocalApi {
     }
 }
 
-fn list_options(o: &ListOptions) -> server::ListOptions {
-    server::ListOptions { label_selector: o.label_selector.clone(), field_selector: o.field_selector.clone() }
-}
-
-fn delete_options(o: &DeleteOptions) -> server::DeleteOptions {
-    server::DeleteOptions {
-        grace_period: o.grace_period,
-        uid: o.uid.clone(),
-        resource_version: o.resource_version,
-        propagation: o.propagation,
-    }
-}
-
-fn event(e: server::WatchEvent) -> WatchEvent {
-    let kind = match e.kind {
-        server::WatchType::Added => WatchType::Added,
-        server::WatchType::Modified => WatchType::Modified,
-        server::WatchType::Deleted => WatchType::Deleted,
-        server::WatchType::Bookmark => WatchType::Bookmark,
-    };
-    WatchEvent { kind, object: e.object }
-}
-
 #[async_trait]
 impl Api for LocalApi {
     async fn get(&self, t: &Target) -> Result<Arc<Object>, ApiError> {
@@ -53,18 +29,12 @@ impl Api for LocalApi {
     }
 
     async fn list(&self, c: &Collection, options: &ListOptions) -> Result<ObjectList, ApiError> {
-        let (items, resource_version) = self.0.list(&c.resource, c.namespace.as_deref(), &list_options(options))?;
+        let (items, resource_version) = self.0.list(&c.resource, c.namespace.as_deref(), options)?;
         Ok(ObjectList { items, resource_version })
     }
 
     async fn watch(&self, c: &Collection, o: &WatchOptions) -> Result<WatchStream, ApiError> {
-        let options = server::WatchOptions {
-            label_selector: o.label_selector.clone(),
-            field_selector: o.field_selector.clone(),
-            resource_version: o.resource_version,
-        };
-        let stream = self.0.watch(&c.resource, c.namespace.as_deref(), &options)?;
-        Ok(stream.map(|e| e.map(event)).boxed())
+        Ok(self.0.watch(&c.resource, c.namespace.as_deref(), o)?.boxed())
     }
 
     async fn create(
@@ -81,20 +51,12 @@ impl Api for LocalApi {
     }
 
     async fn patch(&self, t: &Target, kind: &PatchKind, body: &Value) -> Result<Arc<Object>, ApiError> {
-        let kind = match kind {
-            PatchKind::Json => server::PatchKind::Json,
-            PatchKind::Merge => server::PatchKind::Merge,
-            PatchKind::Strategic => server::PatchKind::Strategic,
-            PatchKind::Apply { manager, force } => server::PatchKind::Apply { manager: manager.clone(), force: *force },
-        };
         let namespace = t.collection.namespace.as_deref();
-        self.0.patch(&t.collection.resource, namespace, &t.name, t.subresource, kind, body.clone()).await
+        self.0.patch(&t.collection.resource, namespace, &t.name, t.subresource, kind.clone(), body.clone()).await
     }
 
     async fn delete(&self, t: &Target, options: &DeleteOptions) -> Result<Arc<Object>, ApiError> {
-        self.0
-            .delete(&t.collection.resource, t.collection.namespace.as_deref(), &t.name, &delete_options(options))
-            .await
+        self.0.delete(&t.collection.resource, t.collection.namespace.as_deref(), &t.name, options).await
     }
 
     async fn delete_collection(
@@ -103,8 +65,6 @@ impl Api for LocalApi {
         list: &ListOptions,
         options: &DeleteOptions,
     ) -> Result<(), ApiError> {
-        self.0
-            .delete_collection(&c.resource, c.namespace.as_deref(), &list_options(list), &delete_options(options))
-            .await
+        self.0.delete_collection(&c.resource, c.namespace.as_deref(), list, options).await
     }
 }
