@@ -17,6 +17,8 @@ use crate::{
 /// A booted cluster. Methods that act return when it is done; dropping one midway may leave its effect half done.
 #[async_trait]
 pub(crate) trait Backend: Send + Sync {
+    /// `real` or `virtual`.
+    fn world(&self) -> &'static str;
     /// Time there.
     fn clock(&self) -> Clock;
     /// A client with all rights.
@@ -74,6 +76,10 @@ impl<'a> RealBackend<'a> {
 
 #[async_trait]
 impl Backend for RealBackend<'_> {
+    fn world(&self) -> &'static str {
+        "real"
+    }
+
     fn clock(&self) -> Clock {
         Clock::real()
     }
@@ -157,6 +163,10 @@ fn unknown(e: podlab_testbed::world::WorldError) -> StepError {
 
 #[async_trait]
 impl Backend for VirtualBackend {
+    fn world(&self) -> &'static str {
+        "virtual"
+    }
+
     fn clock(&self) -> Clock {
         self.cluster.clock()
     }

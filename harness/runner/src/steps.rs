@@ -15,15 +15,16 @@ use podlab_client::{Client, Collection, DeleteOptions, PatchKind, Target};
 use podlab_clock::Clock;
 use podlab_scenario::{
     Apply, Checkpoint, Delete, Elapsed, Eventually, Exactly, Exec, Holds, LogMatch, Matcher, RpcCount, StatusIs, Step,
+    Vars,
 };
 use podlab_testbed::ClusterError;
 use podlab_timeline::{Entry, Event, Lane};
 use serde_json::{Value, json};
 
-use crate::{apply, backend::Backend, elapsed, judge, watch::Watcher};
+use crate::{apply, backend::Backend, elapsed, elapsed::Wrong, judge, temporal, watch::Watcher};
 
 /// How long something immediate may take before it counts as not so: an event travels apart from the status.
-const SETTLE: Duration = Duration::from_secs(2);
+pub(crate) const SETTLE: Duration = Duration::from_secs(2);
 
 /// Why a step did not succeed.
 #[derive(Debug, thiserror::Error)]
@@ -53,13 +54,14 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         .fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
-type Done = Result<(), StepError>;
+pub(crate) type Done = Result<(), StepError>;
 
 fn failed(text: impl Into<String>) -> Done {
     Err(StepError::Failed(text.into()))
 }
 
 /// What steps work with.
+#[derive(Clone)]
 pub(crate) struct Stage<'a> {
     pub(crate) backend: &'a dyn Backend,
     pub(crate) client: Client,
@@ -68,6 +70,8 @@ pub(crate) struct Stage<'a> {
     pub(crate) namespace: String,
     pub(crate) dir: &'a Path,
     pub(crate) remembered: BTreeMap<String, (Checkpoint, Value)>,
+    /// Parameters and what was bound.
+    pub(crate) vars: Vars,
 }
 
 impl Stage<'_> {
@@ -104,6 +108,29 @@ impl Stage<'_> {
             Step::Elapsed(e) => self.elapsed(e).await,
             Step::Rpc(counts) => self.rpc(counts),
             Step::LeakFree(kinds) => self.leak_free(kinds).await,
+            Step::Expect(e) => self.expect(e).await,
+            Step::Never(n) => self.never(n).await,
+            Step::Order(o) => self.in_the_log(o.within.map_or(SETTLE, |w| w.0), |log, _| temporal::order(o, log)).await,
+            Step::Within(w) => {
+                self.in_the_log(temporal::patience(w, SETTLE), |log, now| temporal::within(w, log, now)).await
+            }
+            Step::Between(b) => self.in_the_log(SETTLE, |log, _| temporal::between(b, log)).await,
+            Step::Monotone(m) => self.in_the_log(SETTLE, |log, _| temporal::monotone(m, log)).await,
+            Step::Times(t) => self.in_the_log(SETTLE, |log, _| temporal::times(t, log)).await,
+            Step::Bind(names) => {
+                for (name, that) in names {
+                    let value = self.eval(that)?;
+                    self.vars.insert(name.clone(), value);
+                }
+                Ok(())
+            }
+            Step::If(_)
+            | Step::Retry(_)
+            | Step::Repeat(_)
+            | Step::ForEach(_)
+            | Step::Parallel(_)
+            | Step::Group(_)
+            | Step::Use(_) => Err(StepError::Broken("a step made of steps came here by itself".into())),
         }
     }
 
@@ -183,15 +210,22 @@ impl Stage<'_> {
         }
     }
 
-    /// Both moments may still be on their way, as an event travels apart from the status.
     async fn elapsed(&self, e: &Elapsed) -> Done {
-        let deadline = self.clock.now().after(SETTLE);
+        self.in_the_log(SETTLE, |log, _| elapsed::judge(e, log, self.backend.slack())).await
+    }
+
+    /// Judges the run log; what is missing may still be on its way, as an event travels apart from the status.
+    async fn in_the_log(
+        &self,
+        patience: Duration,
+        judge: impl Fn(&[Entry], podlab_clock::Mono) -> Result<(), Wrong>,
+    ) -> Done {
+        let deadline = self.clock.now().after(patience);
         loop {
-            match elapsed::judge(e, &self.backend.entries()?, self.backend.slack()) {
+            let now = self.clock.now();
+            match judge(&self.backend.entries()?, now) {
                 Ok(()) => return Ok(()),
-                Err(elapsed::Wrong::Missing(_)) if self.clock.now() < deadline => {
-                    self.clock.sleep(Duration::from_millis(50)).await;
-                }
+                Err(Wrong::Missing(_)) if now < deadline => self.clock.sleep(Duration::from_millis(50)).await,
                 Err(wrong) => return failed(wrong.to_string()),
             }
         }

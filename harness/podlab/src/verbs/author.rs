@@ -27,8 +27,9 @@ then:
 - leakFree: [ips, netns, sandboxes, links, cgroups]
 ";
 
-pub(crate) fn schema() -> Result<ExitCode> {
-    std::io::stdout().write_all(podlab_scenario::schema().as_bytes()).context("print the schema")?;
+pub(crate) fn schema(steps: bool) -> Result<ExitCode> {
+    let text = if steps { podlab_scenario::library_schema() } else { podlab_scenario::schema() };
+    std::io::stdout().write_all(text.as_bytes()).context("print the schema")?;
     Ok(ExitCode::SUCCESS)
 }
 
