@@ -125,6 +125,24 @@ pub(crate) enum Verb {
         /// Folder of scenarios.
         #[arg(default_value = "scenarios")]
         scenarios: PathBuf,
+        /// List the lints.
+        #[arg(long)]
+        list: bool,
+        /// Say what a lint finds and why, with an example of each kind.
+        #[arg(long, value_name = "ID")]
+        explain: Option<String>,
+        /// How to say it.
+        #[arg(long, value_enum, default_value = "text")]
+        format: Format,
+    },
+    /// Write documentation made from the scenarios: a page for each folder, and one of all.
+    Docs {
+        /// Folder of scenarios.
+        #[arg(long, default_value = "scenarios")]
+        scenarios: PathBuf,
+        /// Folder for the pages.
+        #[arg(long, default_value = "target/docs")]
+        out: PathBuf,
     },
     /// Print the JSON schema of scenarios, for editors.
     Schema {
@@ -251,6 +269,14 @@ pub(crate) enum World {
     Real,
     /// Everything in one thread under a paused clock.
     Virtual,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -10,6 +10,7 @@ mod check;
 mod expand;
 mod explain;
 mod flow;
+pub mod lint;
 mod load;
 mod model;
 mod problem;

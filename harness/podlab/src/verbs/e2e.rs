@@ -1,4 +1,4 @@
-//! `e2e` and `lint`.
+//! `e2e`.
 
 use std::{
     collections::BTreeMap,
@@ -44,21 +44,6 @@ fn read_with(root: &Path, filter: &str, params: &BTreeMap<String, String>) -> Re
                 eprintln!("{e}");
             }
             bail!("{} of the scenario files cannot be used", errors.len())
-        }
-    }
-}
-
-pub(crate) fn lint(root: &Path) -> Result<ExitCode> {
-    match suite::read(root, "") {
-        Ok(ready) => {
-            println!("{} scenarios are fine", ready.len());
-            Ok(ExitCode::SUCCESS)
-        }
-        Err(errors) => {
-            for e in &errors {
-                eprintln!("{e}");
-            }
-            Ok(ExitCode::FAILURE)
         }
     }
 }

@@ -2,10 +2,12 @@
 
 mod author;
 mod cluster;
+mod docs;
 mod e2e;
 mod enter;
 mod explore;
 mod image;
+mod lint;
 mod node;
 mod plugin;
 
@@ -44,7 +46,10 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::Explore { scenario, scenarios, runs, seed, jobs, out, mutant } => {
             explore::run(&explore::Options { scenario, scenarios, runs, seed, jobs, out, mutant })
         }
-        Verb::Lint { scenarios } => e2e::lint(&scenarios),
+        Verb::Lint { scenarios, list, explain, format } => {
+            lint::run(&lint::Options { scenarios, list, explain, format })
+        }
+        Verb::Docs { scenarios, out } => docs::run(&scenarios, &out),
         Verb::Schema { steps } => author::schema(steps),
         Verb::New { scenario, scenarios } => author::new(&scenarios, &scenario),
         Verb::Explain { scenario, scenarios } => author::explain(&scenarios, &scenario),

@@ -9,6 +9,7 @@ mod scope;
 use std::path::Path;
 
 use asserts::vacuous;
+pub(crate) use scope::moments;
 
 use crate::{Apply, Scenario, Step, Worlds};
 
