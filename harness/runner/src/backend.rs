@@ -4,13 +4,12 @@ use async_trait::async_trait;
 use podlab_api::ApiError;
 use podlab_client::{Client, http::HttpApi, kubeconfig};
 use podlab_clock::Clock;
-use podlab_scenario::{AgentAction, Leak, NodeAction};
-use podlab_testbed::{AgentCommand, Cluster, world::VirtualCluster};
+use podlab_scenario::{AgentAction, NodeAction};
+use podlab_testbed::{AgentCommand, Cluster, Holding, world::VirtualCluster};
 use podlab_timeline::{Entry, Recorder, fold::read_log};
 
 use crate::{
     exec::{self, Output},
-    leaks,
     steps::{StepError, chain},
 };
 
@@ -47,8 +46,10 @@ pub(crate) trait Backend: Send + Sync {
         container: Option<&str>,
         previous: bool,
     ) -> Result<String, ApiError>;
-    /// What of these kinds is on the nodes, one line a thing.
-    fn leaks(&self, kinds: &[Leak]) -> Result<Vec<String>, StepError>;
+    /// Names of the nodes.
+    fn nodes(&self) -> Vec<String>;
+    /// What a node holds for Pods.
+    fn holdings(&self, node: &str) -> Result<Vec<Holding>, StepError>;
     /// How long to go on watching when the last step is done, so that what it set in motion belongs to the run.
     fn settle(&self) -> std::time::Duration;
     /// How far a measured duration may be off: nothing, unless this run was told to take its time.
@@ -138,8 +139,12 @@ impl Backend for RealBackend<'_> {
         exec::logs(&self.api, namespace, pod, container, previous).await
     }
 
-    fn leaks(&self, kinds: &[Leak]) -> Result<Vec<String>, StepError> {
-        Ok(leaks::find(self.cluster, kinds)?)
+    fn nodes(&self) -> Vec<String> {
+        self.cluster.spec().node_names()
+    }
+
+    fn holdings(&self, node: &str) -> Result<Vec<Holding>, StepError> {
+        Ok(self.cluster.inside(node)?.holdings()?)
     }
 
     fn settle(&self) -> std::time::Duration {
@@ -154,6 +159,7 @@ impl Backend for RealBackend<'_> {
 /// A cluster of the virtual world.
 pub(crate) struct VirtualBackend {
     pub(crate) cluster: VirtualCluster,
+    pub(crate) nodes: Vec<String>,
     pub(crate) slack: std::time::Duration,
 }
 
@@ -222,18 +228,12 @@ impl Backend for VirtualBackend {
         self.cluster.logs(namespace, pod, container, previous).await
     }
 
-    fn leaks(&self, kinds: &[Leak]) -> Result<Vec<String>, StepError> {
-        let mut found = Vec::new();
-        for kind in kinds {
-            // A Pod's namespace and link come and go with its address here.
-            let things = match kind {
-                Leak::Ips | Leak::Netns | Leak::Links => self.cluster.leaked_ips(),
-                Leak::Sandboxes => self.cluster.leaked_sandboxes(),
-                Leak::Cgroups => self.cluster.leaked_cgroups(),
-            };
-            found.extend(things.into_iter().map(|(node, t)| format!("{node}: {kind:?} {t}")));
-        }
-        Ok(found)
+    fn nodes(&self) -> Vec<String> {
+        self.nodes.clone()
+    }
+
+    fn holdings(&self, node: &str) -> Result<Vec<Holding>, StepError> {
+        self.cluster.holdings(node).map_err(unknown)
     }
 
     fn settle(&self) -> std::time::Duration {

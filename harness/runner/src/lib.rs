@@ -12,6 +12,8 @@ pub mod explore;
 mod invariants;
 mod judge;
 mod leaks;
+mod monitors;
+mod overcommit;
 mod owed;
 mod perform;
 mod play;

@@ -1,8 +1,15 @@
 //! The parts of a scenario on a booted cluster: the steps within the budget, then what is done whatever came of them, each
 //! part with a budget of its own. Nothing that goes wrong before keeps `finally` and `cleanup` from being done.
 
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
 
+use podlab_api::{ResourceRef, core::Node};
+use podlab_client::{Collection, ListOptions};
 use podlab_clock::{Clock, Mono};
 use podlab_scenario::{Scenario, Step};
 use podlab_timeline::Event;
@@ -12,11 +19,13 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Failure, Outcome,
     backend::Backend,
+    monitors,
+    overcommit::Overcommit,
     owed,
     play::failure,
     player::{Player, Stopped, Waits},
     scope::{Always, constants},
-    steps::{Stage, StepError},
+    steps::{Stage, StepError, chain},
     watch::Watcher,
 };
 
@@ -50,8 +59,15 @@ pub(crate) async fn perform(backend: &dyn Backend, path: &Path, scenario: &Scena
         namespace: NAMESPACE.to_owned(),
         dir: path.parent().unwrap_or_else(|| Path::new(".")),
         remembered: BTreeMap::new(),
-        vars,
+        vars: vars.clone(),
+        down: Arc::default(),
+        overcommit: Overcommit::default(),
     };
+    let collection = Collection { resource: ResourceRef::of::<Node>(), namespace: None };
+    match client.raw().list(&collection, &ListOptions::default()).await {
+        Ok(nodes) => stage.overcommit.watch(&watcher, &nodes.items),
+        Err(e) => return Outcome::Broken(failure("prepare", chain(&e))),
+    }
     let mut player = Player { stage, scenario, recorder, waits: Waits::default() };
     let whole = async {
         let verdict = tokio::select! {
@@ -74,7 +90,8 @@ pub(crate) async fn perform(backend: &dyn Backend, path: &Path, scenario: &Scena
             Ok(()) => Outcome::Passed,
             Err(stopped) => judged(stopped, context(&player.stage).await),
         };
-        afterwards(&mut player, outcome, clock).await
+        let outcome = afterwards(&mut player, outcome, clock).await;
+        monitored(&player, outcome).await
     };
     tokio::select! {
         biased;
@@ -82,6 +99,30 @@ pub(crate) async fn perform(backend: &dyn Backend, path: &Path, scenario: &Scena
         () = watcher.clone().run(client, NAMESPACE.to_owned(), clock, CancellationToken::new()) => {
             Outcome::Broken(failure("watch", "the watch ended".to_owned()))
         }
+    }
+}
+
+/// What the monitors say at the end of a run that passed. One that failed has been cut off, with Pods on their way.
+async fn monitored(player: &Player<'_>, outcome: Outcome) -> Outcome {
+    if outcome != Outcome::Passed {
+        return outcome;
+    }
+    let stage = &player.stage;
+    if let Some(what) = stage.overcommit.said() {
+        return Outcome::Failed(failure("monitor overcommit", what));
+    }
+    let down = stage.down.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    match monitors::at_end(stage.backend, &stage.client, &down).await {
+        Err(e) => Outcome::Broken(failure("monitors", e.to_string())),
+        Ok(found) => match found.first() {
+            None => Outcome::Passed,
+            Some(first) => {
+                let all: Vec<String> = found.iter().map(|b| format!("{}: {}", b.monitor, b.what)).collect();
+                let context = format!("{}\n{}", all.join("\n"), context(stage).await);
+                let (step, why) = (format!("monitor {}", first.monitor), first.what.clone());
+                Outcome::Failed(Failure { step, why, context })
+            }
+        },
     }
 }
 

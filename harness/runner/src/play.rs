@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     backend::{RealBackend, VirtualBackend},
     invariants,
+    monitors::Broken,
     perform::{Limits, perform},
     steps::chain,
 };
@@ -135,6 +136,10 @@ fn blank(name: &str, scenario: &Scenario, start: Mono, log: PathBuf) -> Trial {
 /// What the run log says of a trial that is over.
 fn conclude(trial: &mut Trial, scenario: &Scenario, entries: &[Entry]) {
     trial.timelines = fold(entries);
+    // A broken invariant says more than the step that failed because of it.
+    if let Some(Broken { monitor, what }) = invariants::broken(entries) {
+        trial.outcome = Outcome::Failed(failure(&format!("monitor {monitor}"), what));
+    }
     if trial.outcome == Outcome::Passed
         && let Some(why) = unfired(scenario, entries)
     {
@@ -179,10 +184,6 @@ pub fn play_virtual(name: &str, path: &Path, scenario: &Scenario, options: &Virt
     let done = world::run(|| in_world(path, scenario, options, &mut played));
     played.trial.outcome = done.unwrap_or_else(|e| Outcome::Broken(failure("boot", e.to_string())));
     played.trial.duration = real.now().since(start);
-    // A broken invariant says more than the step that failed because of it.
-    if let Some(why) = invariants::broken(&played.entries) {
-        played.trial.outcome = Outcome::Failed(failure("invariant", why));
-    }
     let Played { trial, entries, .. } = &mut played;
     conclude(trial, scenario, entries);
     played
@@ -198,13 +199,13 @@ async fn in_world(path: &Path, scenario: &Scenario, options: &VirtualOptions, pl
     };
     // Calls that take their time add up; what they may add to a duration is not a failure of what is measured.
     let slack = if options.disturbance.latency { SLACK } else { Duration::ZERO };
-    let disturbance = options.disturbance.clone();
+    let (disturbance, nodes) = (options.disturbance.clone(), cluster.node_names());
     let booted = VirtualCluster::boot(WorldSpec { cluster, disturbance, mutant: options.mutant }).await;
     let cluster = match booted {
         Ok(cluster) => cluster,
         Err(e) => return Outcome::Broken(failure("boot", chain(&e))),
     };
-    let backend = VirtualBackend { cluster, slack };
+    let backend = VirtualBackend { cluster, nodes, slack };
     let clock = backend.cluster.clock();
     let outcome = match backend.cluster.wait_ready(BOOT_LIMIT).await {
         Err(e) => Outcome::Broken(failure("boot", chain(&e))),

@@ -1,7 +1,7 @@
 //! Doing one step. An `Err` is a failed demand; a [`StepError::Broken`] is the harness's own trouble.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -14,14 +14,16 @@ use podlab_api::{
 use podlab_client::{Client, Collection, DeleteOptions, PatchKind, Target};
 use podlab_clock::Clock;
 use podlab_scenario::{
-    Apply, Checkpoint, Delete, Elapsed, Eventually, Exactly, Exec, Holds, LogMatch, Matcher, RpcCount, StatusIs, Step,
-    Vars,
+    AgentAction, Apply, Checkpoint, Delete, Elapsed, Eventually, Exactly, Exec, Holds, LogMatch, Matcher, NodeAction,
+    RpcCount, StatusIs, Step, Vars,
 };
 use podlab_testbed::ClusterError;
 use podlab_timeline::{Entry, Event, Lane};
 use serde_json::{Value, json};
 
-use crate::{apply, backend::Backend, elapsed, elapsed::Wrong, judge, temporal, watch::Watcher};
+use crate::{
+    apply, backend::Backend, elapsed, elapsed::Wrong, judge, leaks, overcommit::Overcommit, temporal, watch::Watcher,
+};
 
 /// How long something immediate may take before it counts as not so: an event travels apart from the status.
 pub(crate) const SETTLE: Duration = Duration::from_secs(2);
@@ -72,6 +74,10 @@ pub(crate) struct Stage<'a> {
     pub(crate) remembered: BTreeMap<String, (Checkpoint, Value)>,
     /// Parameters and what was bound.
     pub(crate) vars: Vars,
+    /// Nodes that were taken down, or whose agents were, and not started again.
+    pub(crate) down: Arc<Mutex<BTreeSet<String>>>,
+    /// The monitor that looks at every state.
+    pub(crate) overcommit: Overcommit,
 }
 
 impl Stage<'_> {
@@ -88,8 +94,20 @@ impl Stage<'_> {
                 Ok(())
             }
             Step::Exec(e) => self.exec(e).await,
-            Step::Agent(a) => self.backend.agent(a).await,
-            Step::Node(n) => self.backend.node(n).await,
+            Step::Agent(a) => {
+                match a {
+                    AgentAction::Kill(n) | AgentAction::Stop(n) => self.mark(n, true),
+                    AgentAction::Start(n) | AgentAction::Restart(n) => self.mark(n, false),
+                }
+                self.backend.agent(a).await
+            }
+            Step::Node(n) => {
+                match n {
+                    NodeAction::Crash(n) => self.mark(n, true),
+                    NodeAction::Boot(n) => self.mark(n, false),
+                }
+                self.backend.node(n).await
+            }
             Step::Pause(p) => {
                 self.clock.sleep(p.duration.0).await;
                 Ok(())
@@ -131,6 +149,15 @@ impl Stage<'_> {
             | Step::Parallel(_)
             | Step::Group(_)
             | Step::Use(_) => Err(StepError::Broken("a step made of steps came here by itself".into())),
+        }
+    }
+
+    fn mark(&self, node: &str, down: bool) {
+        let mut all = self.down.lock().unwrap_or_else(PoisonError::into_inner);
+        if down {
+            all.insert(node.to_owned());
+        } else {
+            all.remove(node);
         }
     }
 
@@ -323,7 +350,7 @@ impl Stage<'_> {
     async fn leak_free(&self, kinds: &[podlab_scenario::Leak]) -> Done {
         let deadline = self.clock.now().after(Duration::from_secs(10));
         loop {
-            let left = self.backend.leaks(kinds)?;
+            let left = leaks::find(self.backend, kinds)?;
             if left.is_empty() {
                 return Ok(());
             }

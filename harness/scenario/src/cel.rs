@@ -2,7 +2,9 @@
 //! written; without order where CEL has none: a list made from a mapping comes in the order of its keys.
 
 use std::{
+    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
+    rc::Rc,
     sync::Arc,
 };
 
@@ -36,7 +38,28 @@ pub const BUILTINS: [&str; 8] = ["params", "matrix", "world", "pods", "podNames"
 /// Those of them that change while a scenario is played.
 pub const LIVE: [&str; 5] = ["pods", "podNames", "gone", "events", "calls"];
 
-fn compile(source: &str) -> Result<Program, String> {
+thread_local! {
+    /// Expressions that were read before: one is looked at in every state of a cluster.
+    static READ: RefCell<BTreeMap<String, Rc<Program>>> = const { RefCell::new(BTreeMap::new()) };
+}
+/// Most of them that are kept.
+const MAX_READ: usize = 64;
+
+fn compile(source: &str) -> Result<Rc<Program>, String> {
+    if let Some(program) = READ.with_borrow(|all| all.get(source).cloned()) {
+        return Ok(program);
+    }
+    let program = Rc::new(parse(source)?);
+    READ.with_borrow_mut(|all| {
+        if all.len() >= MAX_READ {
+            all.clear();
+        }
+        all.insert(source.to_owned(), program.clone());
+    });
+    Ok(program)
+}
+
+fn parse(source: &str) -> Result<Program, String> {
     if source.len() > MAX_LEN {
         return Err(format!("an expression may have {MAX_LEN} bytes"));
     }

@@ -189,10 +189,10 @@ fn steps_made_of_steps_fail_at_the_step_inside() {
 #[test]
 fn each_attempt_is_in_the_run_log() {
     let p = play(&format!(
-        "given:\n{POD}when:\n- retry: {{attempts: 100, every: 1s, steps: [{{expect: {{that: 'size(events) > 1000 || calls[\"probe.Readiness\"] > 1', within: 1s}}}}]}}\nthen:\n- leakFree: [ips]\n"
+        "given:\n{POD}when:\n- retry: {{attempts: 10, every: 1s, steps: [{{expect: {{that: 'size(events) > 1000 || calls[\"probe.Readiness\"] > 1', within: 1s}}}}]}}\nthen:\n- leakFree: [ips]\n"
     ));
     let again = p.entries.iter().filter(|e| matches!(&e.event, Event::Run(v) if v["state"] == "again")).count();
-    assert_eq!(again, 99, "no probe is defined, so every attempt fails");
+    assert_eq!(again, 9, "no probe is defined, so every attempt fails");
     assert_eq!(failed(&p).step, "when[1].retry.steps[1]");
 }
 
