@@ -44,6 +44,18 @@ pub enum At {
     Api(ApiCall),
 }
 
+impl At {
+    /// The seam: `cni`, `cri`, `csi` or `api`.
+    pub fn seam(&self) -> &'static str {
+        match self {
+            Self::Cni(_) => "cni",
+            Self::Cri(_) => "cri",
+            Self::Csi(_) => "csi",
+            Self::Api(_) => "api",
+        }
+    }
+}
+
 /// Which API call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

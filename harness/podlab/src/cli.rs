@@ -93,6 +93,9 @@ pub(crate) enum Verb {
         /// Only in this world; every scenario in the worlds it names when absent.
         #[arg(long, value_enum)]
         world: Option<World>,
+        /// Value of a parameter of those scenarios that have it, `name=value`; may be repeated.
+        #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
+        param: Vec<(String, String)>,
     },
     /// Search the runs of a scenario in the virtual world, one seed after the other, for one that fails, and shrink it.
     Explore {
@@ -122,9 +125,31 @@ pub(crate) enum Verb {
         /// Folder of scenarios.
         #[arg(default_value = "scenarios")]
         scenarios: PathBuf,
+        /// List the lints.
+        #[arg(long)]
+        list: bool,
+        /// Say what a lint finds and why, with an example of each kind.
+        #[arg(long, value_name = "ID")]
+        explain: Option<String>,
+        /// How to say it.
+        #[arg(long, value_enum, default_value = "text")]
+        format: Format,
+    },
+    /// Write documentation made from the scenarios: a page for each folder, and one of all.
+    Docs {
+        /// Folder of scenarios.
+        #[arg(long, default_value = "scenarios")]
+        scenarios: PathBuf,
+        /// Folder for the pages.
+        #[arg(long, default_value = "target/docs")]
+        out: PathBuf,
     },
     /// Print the JSON schema of scenarios, for editors.
-    Schema,
+    Schema {
+        /// That of step libraries instead.
+        #[arg(long)]
+        steps: bool,
+    },
     /// Write a new scenario to start from.
     New {
         /// Its name: the path below the scenario folder, without extension, e.g. `probes/slow-start`.
@@ -247,6 +272,14 @@ pub(crate) enum World {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
     /// Columns.
     Table,
@@ -300,6 +333,12 @@ pub(crate) enum ImageAction {
 /// CPUs as thousandths: `2`, `1500m`, `0.5`.
 fn cpu(text: &str) -> Result<u64, String> {
     positive(podlab_testbed::parse_milli(text).map_err(|e| e.to_string())?)
+}
+
+/// `name=value`.
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write it as name=value")?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 /// Bytes: `4Gi`, `512Mi`.

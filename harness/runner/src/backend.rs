@@ -4,19 +4,20 @@ use async_trait::async_trait;
 use podlab_api::ApiError;
 use podlab_client::{Client, http::HttpApi, kubeconfig};
 use podlab_clock::Clock;
-use podlab_scenario::{AgentAction, Leak, NodeAction};
-use podlab_testbed::{AgentCommand, Cluster, world::VirtualCluster};
+use podlab_scenario::{AgentAction, NodeAction};
+use podlab_testbed::{AgentCommand, Cluster, Holding, world::VirtualCluster};
 use podlab_timeline::{Entry, Recorder, fold::read_log};
 
 use crate::{
     exec::{self, Output},
-    leaks,
     steps::{StepError, chain},
 };
 
 /// A booted cluster. Methods that act return when it is done; dropping one midway may leave its effect half done.
 #[async_trait]
 pub(crate) trait Backend: Send + Sync {
+    /// `real` or `virtual`.
+    fn world(&self) -> &'static str;
     /// Time there.
     fn clock(&self) -> Clock;
     /// A client with all rights.
@@ -45,8 +46,10 @@ pub(crate) trait Backend: Send + Sync {
         container: Option<&str>,
         previous: bool,
     ) -> Result<String, ApiError>;
-    /// What of these kinds is on the nodes, one line a thing.
-    fn leaks(&self, kinds: &[Leak]) -> Result<Vec<String>, StepError>;
+    /// Names of the nodes.
+    fn nodes(&self) -> Vec<String>;
+    /// What a node holds for Pods.
+    fn holdings(&self, node: &str) -> Result<Vec<Holding>, StepError>;
     /// How long to go on watching when the last step is done, so that what it set in motion belongs to the run.
     fn settle(&self) -> std::time::Duration;
     /// How far a measured duration may be off: nothing, unless this run was told to take its time.
@@ -74,6 +77,10 @@ impl<'a> RealBackend<'a> {
 
 #[async_trait]
 impl Backend for RealBackend<'_> {
+    fn world(&self) -> &'static str {
+        "real"
+    }
+
     fn clock(&self) -> Clock {
         Clock::real()
     }
@@ -132,8 +139,12 @@ impl Backend for RealBackend<'_> {
         exec::logs(&self.api, namespace, pod, container, previous).await
     }
 
-    fn leaks(&self, kinds: &[Leak]) -> Result<Vec<String>, StepError> {
-        Ok(leaks::find(self.cluster, kinds)?)
+    fn nodes(&self) -> Vec<String> {
+        self.cluster.spec().node_names()
+    }
+
+    fn holdings(&self, node: &str) -> Result<Vec<Holding>, StepError> {
+        Ok(self.cluster.inside(node)?.holdings()?)
     }
 
     fn settle(&self) -> std::time::Duration {
@@ -148,6 +159,7 @@ impl Backend for RealBackend<'_> {
 /// A cluster of the virtual world.
 pub(crate) struct VirtualBackend {
     pub(crate) cluster: VirtualCluster,
+    pub(crate) nodes: Vec<String>,
     pub(crate) slack: std::time::Duration,
 }
 
@@ -157,6 +169,10 @@ fn unknown(e: podlab_testbed::world::WorldError) -> StepError {
 
 #[async_trait]
 impl Backend for VirtualBackend {
+    fn world(&self) -> &'static str {
+        "virtual"
+    }
+
     fn clock(&self) -> Clock {
         self.cluster.clock()
     }
@@ -212,18 +228,12 @@ impl Backend for VirtualBackend {
         self.cluster.logs(namespace, pod, container, previous).await
     }
 
-    fn leaks(&self, kinds: &[Leak]) -> Result<Vec<String>, StepError> {
-        let mut found = Vec::new();
-        for kind in kinds {
-            // A Pod's namespace and link come and go with its address here.
-            let things = match kind {
-                Leak::Ips | Leak::Netns | Leak::Links => self.cluster.leaked_ips(),
-                Leak::Sandboxes => self.cluster.leaked_sandboxes(),
-                Leak::Cgroups => self.cluster.leaked_cgroups(),
-            };
-            found.extend(things.into_iter().map(|(node, t)| format!("{node}: {kind:?} {t}")));
-        }
-        Ok(found)
+    fn nodes(&self) -> Vec<String> {
+        self.nodes.clone()
+    }
+
+    fn holdings(&self, node: &str) -> Result<Vec<Holding>, StepError> {
+        self.cluster.holdings(node).map_err(unknown)
     }
 
     fn settle(&self) -> std::time::Duration {

@@ -10,10 +10,10 @@ use podlab_timeline::{Entry, Event, Lane};
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Wrong {
     /// One of the moments is not in the log (yet).
-    #[error("elapsed: {0}")]
+    #[error("{0}")]
     Missing(String),
     /// It is another duration.
-    #[error("elapsed: {0}")]
+    #[error("{0}")]
     Other(String),
 }
 
@@ -52,9 +52,20 @@ fn find(m: &Moment, entries: &[Entry]) -> Result<Mono, Wrong> {
     times.get(nth - 1).copied().ok_or_else(missing)
 }
 
-fn shown(m: &Moment) -> String {
+pub(crate) fn shown(m: &Moment) -> String {
     let parts = [&m.pod, &m.field, &m.value, &m.event, &m.call, &m.subject, &m.step];
     parts.into_iter().flatten().cloned().collect::<Vec<_>>().join(" ")
+}
+
+/// All times a moment happened, each with the number of its entry, in order. With `nth` only that one.
+pub(crate) fn all(m: &Moment, entries: &[Entry]) -> Vec<(Mono, usize)> {
+    let mut times: Vec<(Mono, usize)> =
+        entries.iter().enumerate().filter_map(|(i, e)| Some((when(m, e)?, i))).collect();
+    times.sort_unstable();
+    match m.nth {
+        None => times,
+        Some(n) => times.get(usize::try_from(n).unwrap_or(0).wrapping_sub(1)).copied().into_iter().collect(),
+    }
 }
 
 /// When an entry is such a moment, the time it stands for.

@@ -47,7 +47,8 @@ impl Subject<'_> {
     /// Plays one seed with everything disturbed, or only some choices.
     pub fn play(&self, seed: u64, only: Option<BTreeSet<String>>) -> Played {
         let disturbance = Disturbance { latency: true, crashes: CRASHES, only };
-        play_virtual(self.name, self.path, self.scenario, &VirtualOptions { seed, disturbance, mutant: self.mutant })
+        let how = VirtualOptions { seed, disturbance, mutant: self.mutant, ..VirtualOptions::default() };
+        play_virtual(self.name, self.path, self.scenario, &how)
     }
 
     /// Plays one seed; a failing run is shrunk.

@@ -9,25 +9,28 @@ use std::collections::BTreeMap;
 
 use podlab_timeline::{Entry, Event};
 
-/// The first invariant that was broken, in words.
-pub fn broken(entries: &[Entry]) -> Option<String> {
+use crate::monitors::Broken;
+
+/// The first invariant that was broken.
+pub(crate) fn broken(entries: &[Entry]) -> Option<Broken> {
+    let found = |monitor, what: String| Some(Broken { monitor, what });
     let mut phases: BTreeMap<&str, (u8, &str)> = BTreeMap::new();
     let mut restarts: BTreeMap<(&str, &str), i64> = BTreeMap::new();
     for entry in entries {
         if let Event::Run(v) = &entry.event
             && let Some(what) = v.get("invariant").and_then(|w| w.as_str())
         {
-            return Some(what.to_owned());
+            return found("node", what.to_owned());
         }
         let (Some(pod), Event::Field { name, value }) = (&entry.pod, &entry.event) else { continue };
         if name == "phase" {
             let rank = rank(value);
             match phases.insert(&pod.uid, (rank, value)) {
                 Some((before, _)) if rank < before => {
-                    return Some(format!("the phase of {} went back to {value}", pod.name));
+                    return found("phase", format!("the phase of {} went back to {value}", pod.name));
                 }
                 Some((2, before)) if before != value => {
-                    return Some(format!("the phase of {} was {before} and became {value}", pod.name));
+                    return found("phase", format!("the phase of {} was {before} and became {value}", pod.name));
                 }
                 _ => {}
             }
@@ -37,7 +40,7 @@ pub fn broken(entries: &[Entry]) -> Option<String> {
         {
             let before = restarts.insert((&pod.uid, name), n);
             if before.is_some_and(|b| n < b) {
-                return Some(format!("{name} of {} fell to {n}", pod.name));
+                return found("restart-count", format!("{name} of {} fell to {n}", pod.name));
             }
         }
     }

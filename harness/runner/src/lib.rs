@@ -12,11 +12,17 @@ pub mod explore;
 mod invariants;
 mod judge;
 mod leaks;
+mod monitors;
+mod overcommit;
 mod owed;
+mod perform;
 mod play;
+mod player;
+mod scope;
 mod steps;
 pub mod suite;
 mod summary;
+mod temporal;
 mod watch;
 
 pub use play::{Failure, Outcome, PlayOptions, Played, Trial, VirtualOptions, play, play_virtual};

@@ -16,14 +16,14 @@ use podlab_timeline::{
     Entry, Event, PodKey, PodTimeline,
     fold::{fold, read_log},
 };
-use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    backend::{Backend, RealBackend, VirtualBackend},
-    invariants, owed,
-    steps::{Stage, StepError, chain},
-    watch::Watcher,
+    backend::{RealBackend, VirtualBackend},
+    invariants,
+    monitors::Broken,
+    perform::{Limits, perform},
+    steps::chain,
 };
 
 const BOOT_LIMIT: Duration = Duration::from_secs(60);
@@ -32,18 +32,18 @@ const BUDGET: Duration = Duration::from_secs(180);
 const VIRTUAL_BUDGET: Duration = Duration::from_secs(24 * 3600);
 /// How far durations may be off when calls take their time.
 const SLACK: Duration = Duration::from_secs(10);
-/// Namespace scenarios are played in; each has a cluster of its own.
-/// Longest wait for events that the last status foretells.
-const OWED: Duration = Duration::from_secs(5);
-const NAMESPACE: &str = "default";
+/// How much longer than all its budgets a scenario may take before its cluster is ended under it.
+const BEYOND: Duration = Duration::from_secs(60);
 
 /// How to play.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct PlayOptions {
     /// Folder for logs and reports.
     pub out: PathBuf,
     /// Seed of every component's randomness; 0 takes one from the kernel.
     pub seed: u64,
+    /// Ends the steps when cancelled; what comes after them is still done.
+    pub interrupt: CancellationToken,
 }
 
 /// What came of it. The words are kept apart everywhere.
@@ -102,17 +102,21 @@ pub async fn play(zygote: &Zygote, name: &str, path: &Path, scenario: &Scenario,
     let log = options.out.join(name).join("run.jsonl");
     let mut trial = blank(name, scenario, start, log.clone());
     let budget = scenario.budget.map_or(BUDGET, |b| b.0);
-    match clock.timeout(budget, on_cluster(zygote, path, scenario, options, &mut trial)).await {
+    let limits = Limits { end: start.after(budget), budget, interrupt: options.interrupt.clone() };
+    let longest = budget + after_steps(scenario) + BEYOND;
+    match clock.timeout(longest, on_cluster(zygote, path, scenario, options, &limits, &mut trial)).await {
         Some(outcome) => trial.outcome = outcome,
-        None => {
-            trial.outcome =
-                Outcome::Failed(failure("whole scenario", format!("not done within its budget of {budget:?}")))
-        }
+        None => trial.outcome = Outcome::Broken(failure("whole scenario", format!("not over within {longest:?}"))),
     }
     trial.duration = clock.now().since(start);
     let entries = read_log(&log).unwrap_or_default();
     conclude(&mut trial, scenario, &entries);
     trial
+}
+
+/// What the parts after the steps may take together.
+fn after_steps(scenario: &Scenario) -> Duration {
+    scenario.budgets.catch.0 + scenario.budgets.finally.0 + scenario.budgets.cleanup.0
 }
 
 fn blank(name: &str, scenario: &Scenario, start: Mono, log: PathBuf) -> Trial {
@@ -132,6 +136,10 @@ fn blank(name: &str, scenario: &Scenario, start: Mono, log: PathBuf) -> Trial {
 /// What the run log says of a trial that is over.
 fn conclude(trial: &mut Trial, scenario: &Scenario, entries: &[Entry]) {
     trial.timelines = fold(entries);
+    // A broken invariant says more than the step that failed because of it.
+    if let Some(Broken { monitor, what }) = invariants::broken(entries) {
+        trial.outcome = Outcome::Failed(failure(&format!("monitor {monitor}"), what));
+    }
     if trial.outcome == Outcome::Passed
         && let Some(why) = unfired(scenario, entries)
     {
@@ -162,6 +170,8 @@ pub struct VirtualOptions {
     pub disturbance: Disturbance,
     /// A fault put into the agent on purpose, to see that it is found.
     pub mutant: Mutant,
+    /// Ends the steps when cancelled.
+    pub interrupt: CancellationToken,
 }
 
 /// Plays one scenario in a virtual world of its own, on the calling thread, which must not be inside an async runtime.
@@ -174,10 +184,6 @@ pub fn play_virtual(name: &str, path: &Path, scenario: &Scenario, options: &Virt
     let done = world::run(|| in_world(path, scenario, options, &mut played));
     played.trial.outcome = done.unwrap_or_else(|e| Outcome::Broken(failure("boot", e.to_string())));
     played.trial.duration = real.now().since(start);
-    // A broken invariant says more than the step that failed because of it.
-    if let Some(why) = invariants::broken(&played.entries) {
-        played.trial.outcome = Outcome::Failed(failure("invariant", why));
-    }
     let Played { trial, entries, .. } = &mut played;
     conclude(trial, scenario, entries);
     played
@@ -193,22 +199,21 @@ async fn in_world(path: &Path, scenario: &Scenario, options: &VirtualOptions, pl
     };
     // Calls that take their time add up; what they may add to a duration is not a failure of what is measured.
     let slack = if options.disturbance.latency { SLACK } else { Duration::ZERO };
-    let disturbance = options.disturbance.clone();
+    let (disturbance, nodes) = (options.disturbance.clone(), cluster.node_names());
     let booted = VirtualCluster::boot(WorldSpec { cluster, disturbance, mutant: options.mutant }).await;
     let cluster = match booted {
         Ok(cluster) => cluster,
         Err(e) => return Outcome::Broken(failure("boot", chain(&e))),
     };
-    let backend = VirtualBackend { cluster, slack };
+    let backend = VirtualBackend { cluster, nodes, slack };
     let clock = backend.cluster.clock();
     let outcome = match backend.cluster.wait_ready(BOOT_LIMIT).await {
         Err(e) => Outcome::Broken(failure("boot", chain(&e))),
         Ok(()) => {
             played.trial.boot = clock.now().since(Mono(0));
             let budget = scenario.budget.map_or(VIRTUAL_BUDGET, |b| b.0);
-            clock.timeout(budget, on_backend(&backend, path, scenario)).await.unwrap_or_else(|| {
-                Outcome::Failed(failure("whole scenario", format!("not done within its budget of {budget:?}")))
-            })
+            let limits = Limits { end: Mono(0).after(budget), budget, interrupt: options.interrupt.clone() };
+            perform(&backend, path, scenario, &limits).await
         }
     };
     played.entries = backend.cluster.entries();
@@ -217,7 +222,7 @@ async fn in_world(path: &Path, scenario: &Scenario, options: &VirtualOptions, pl
     outcome
 }
 
-fn failure(step: &str, why: String) -> Failure {
+pub(crate) fn failure(step: &str, why: String) -> Failure {
     Failure { step: step.to_owned(), why, context: String::new() }
 }
 
@@ -247,6 +252,7 @@ async fn on_cluster(
     path: &Path,
     scenario: &Scenario,
     options: &PlayOptions,
+    limits: &Limits,
     trial: &mut Trial,
 ) -> Outcome {
     let broken = |step: &str, why: String| Outcome::Broken(failure(step, why));
@@ -279,7 +285,7 @@ async fn on_cluster(
     }
     trial.boot = clock.now().since(trial.start);
     let outcome = match RealBackend::new(&cluster) {
-        Ok(backend) => on_backend(&backend, path, scenario).await,
+        Ok(backend) => perform(&backend, path, scenario, limits).await,
         Err(why) => broken("prepare", why),
     };
     keep_logs(&cluster, &dir);
@@ -307,85 +313,4 @@ fn keep_logs(cluster: &Cluster, dir: &Path) {
         // A missing log is no reason to lose the verdict.
         let _ = std::fs::copy(cluster.log_path(component), dir.join(format!("{component}.log")));
     }
-}
-
-/// Plays the steps on a booted cluster, whichever world it is in.
-async fn on_backend(backend: &dyn Backend, path: &Path, scenario: &Scenario) -> Outcome {
-    let (clock, client, recorder) = (backend.clock(), backend.client(), backend.recorder());
-    let watcher = Watcher::new(&recorder);
-    let stop = CancellationToken::new();
-    let mut stage = Stage {
-        backend,
-        client: client.clone(),
-        watcher: watcher.clone(),
-        clock,
-        namespace: NAMESPACE.to_owned(),
-        dir: path.parent().unwrap_or_else(|| Path::new(".")),
-        remembered: BTreeMap::new(),
-    };
-    let steps = async {
-        for (part, n, step) in scenario.steps() {
-            let at = format!("{part}[{n}]");
-            recorder.record(None, Event::Run(json!({"step": at, "state": "begins"})));
-            let result = stage.run(step).await;
-            recorder
-                .record(None, Event::Run(json!({"step": at, "state": if result.is_ok() { "done" } else { "failed" }})));
-            if let Err(error) = result {
-                let context = context(&stage).await;
-                return match error {
-                    StepError::Failed(why) => Outcome::Failed(Failure { step: at, why, context }),
-                    StepError::Broken(why) => Outcome::Broken(Failure { step: at, why, context }),
-                };
-            }
-        }
-        if let Some(snapshot) = &scenario.snapshot {
-            let pods = snapshot.timeline.clone();
-            // An event that never comes shows in the comparison.
-            let _ = clock.timeout(OWED, stage.watcher.first(move |seen| owed::all_told(seen, &pods))).await;
-        }
-        clock.sleep(backend.settle()).await;
-        Outcome::Passed
-    };
-    tokio::select! {
-        biased;
-        outcome = steps => outcome,
-        () = watcher.run(client, NAMESPACE.to_owned(), clock, stop) => {
-            Outcome::Broken(failure("watch", "the watch ended".to_owned()))
-        }
-    }
-}
-
-/// What one wants to see when a step failed: every Pod's fields, its events, and the end of its logs.
-async fn context(stage: &Stage<'_>) -> String {
-    let mut out = String::new();
-    let (pods, events) = {
-        let seen = stage.watcher.look();
-        (seen.pods.values().cloned().collect::<Vec<_>>(), seen.events.values().cloned().collect::<Vec<_>>())
-    };
-    for pod in &pods {
-        out.push_str(&format!("Pod {}\n", pod.name()));
-        for (name, value) in crate::summary::fields(pod) {
-            out.push_str(&format!("  {name}: {value}\n"));
-        }
-        for e in events.iter().filter(|e| e.str_at(&["involvedObject", "name"]) == Some(pod.name())) {
-            let text = |key: &str| e.str_at(&[key]).unwrap_or_default();
-            out.push_str(&format!(
-                "  event {} {} ×{}: {}\n",
-                text("type"),
-                text("reason"),
-                crate::watch::count(e),
-                text("message")
-            ));
-        }
-        for status in crate::summary::container_statuses(pod) {
-            let name = status.get("name").and_then(|n| n.as_str()).unwrap_or_default();
-            if let Ok(text) = stage.backend.logs(&stage.namespace, pod.name(), Some(name), false).await {
-                let lines: Vec<&str> = text.lines().collect();
-                for line in &lines[lines.len().saturating_sub(10)..] {
-                    out.push_str(&format!("  log {name}: {line}\n"));
-                }
-            }
-        }
-    }
-    out
 }

@@ -1,7 +1,7 @@
 //! Doing one step. An `Err` is a failed demand; a [`StepError::Broken`] is the harness's own trouble.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -14,16 +14,19 @@ use podlab_api::{
 use podlab_client::{Client, Collection, DeleteOptions, PatchKind, Target};
 use podlab_clock::Clock;
 use podlab_scenario::{
-    Apply, Checkpoint, Delete, Elapsed, Eventually, Exactly, Exec, Holds, LogMatch, Matcher, RpcCount, StatusIs, Step,
+    AgentAction, Apply, Checkpoint, Delete, Elapsed, Eventually, Exactly, Exec, Holds, LogMatch, Matcher, NodeAction,
+    RpcCount, StatusIs, Step, Vars,
 };
 use podlab_testbed::ClusterError;
 use podlab_timeline::{Entry, Event, Lane};
 use serde_json::{Value, json};
 
-use crate::{apply, backend::Backend, elapsed, judge, watch::Watcher};
+use crate::{
+    apply, backend::Backend, elapsed, elapsed::Wrong, judge, leaks, overcommit::Overcommit, temporal, watch::Watcher,
+};
 
 /// How long something immediate may take before it counts as not so: an event travels apart from the status.
-const SETTLE: Duration = Duration::from_secs(2);
+pub(crate) const SETTLE: Duration = Duration::from_secs(2);
 
 /// Why a step did not succeed.
 #[derive(Debug, thiserror::Error)]
@@ -53,13 +56,14 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         .fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
-type Done = Result<(), StepError>;
+pub(crate) type Done = Result<(), StepError>;
 
 fn failed(text: impl Into<String>) -> Done {
     Err(StepError::Failed(text.into()))
 }
 
 /// What steps work with.
+#[derive(Clone)]
 pub(crate) struct Stage<'a> {
     pub(crate) backend: &'a dyn Backend,
     pub(crate) client: Client,
@@ -68,6 +72,12 @@ pub(crate) struct Stage<'a> {
     pub(crate) namespace: String,
     pub(crate) dir: &'a Path,
     pub(crate) remembered: BTreeMap<String, (Checkpoint, Value)>,
+    /// Parameters and what was bound.
+    pub(crate) vars: Vars,
+    /// Nodes that were taken down, or whose agents were, and not started again.
+    pub(crate) down: Arc<Mutex<BTreeSet<String>>>,
+    /// The monitor that looks at every state.
+    pub(crate) overcommit: Overcommit,
 }
 
 impl Stage<'_> {
@@ -84,8 +94,20 @@ impl Stage<'_> {
                 Ok(())
             }
             Step::Exec(e) => self.exec(e).await,
-            Step::Agent(a) => self.backend.agent(a).await,
-            Step::Node(n) => self.backend.node(n).await,
+            Step::Agent(a) => {
+                match a {
+                    AgentAction::Kill(n) | AgentAction::Stop(n) => self.mark(n, true),
+                    AgentAction::Start(n) | AgentAction::Restart(n) => self.mark(n, false),
+                }
+                self.backend.agent(a).await
+            }
+            Step::Node(n) => {
+                match n {
+                    NodeAction::Crash(n) => self.mark(n, true),
+                    NodeAction::Boot(n) => self.mark(n, false),
+                }
+                self.backend.node(n).await
+            }
             Step::Pause(p) => {
                 self.clock.sleep(p.duration.0).await;
                 Ok(())
@@ -104,6 +126,38 @@ impl Stage<'_> {
             Step::Elapsed(e) => self.elapsed(e).await,
             Step::Rpc(counts) => self.rpc(counts),
             Step::LeakFree(kinds) => self.leak_free(kinds).await,
+            Step::Expect(e) => self.expect(e).await,
+            Step::Never(n) => self.never(n).await,
+            Step::Order(o) => self.in_the_log(o.within.map_or(SETTLE, |w| w.0), |log, _| temporal::order(o, log)).await,
+            Step::Within(w) => {
+                self.in_the_log(temporal::patience(w, SETTLE), |log, now| temporal::within(w, log, now)).await
+            }
+            Step::Between(b) => self.in_the_log(SETTLE, |log, _| temporal::between(b, log)).await,
+            Step::Monotone(m) => self.in_the_log(SETTLE, |log, _| temporal::monotone(m, log)).await,
+            Step::Times(t) => self.in_the_log(SETTLE, |log, _| temporal::times(t, log)).await,
+            Step::Bind(names) => {
+                for (name, that) in names {
+                    let value = self.eval(that)?;
+                    self.vars.insert(name.clone(), value);
+                }
+                Ok(())
+            }
+            Step::If(_)
+            | Step::Retry(_)
+            | Step::Repeat(_)
+            | Step::ForEach(_)
+            | Step::Parallel(_)
+            | Step::Group(_)
+            | Step::Use(_) => Err(StepError::Broken("a step made of steps came here by itself".into())),
+        }
+    }
+
+    fn mark(&self, node: &str, down: bool) {
+        let mut all = self.down.lock().unwrap_or_else(PoisonError::into_inner);
+        if down {
+            all.insert(node.to_owned());
+        } else {
+            all.remove(node);
         }
     }
 
@@ -183,15 +237,22 @@ impl Stage<'_> {
         }
     }
 
-    /// Both moments may still be on their way, as an event travels apart from the status.
     async fn elapsed(&self, e: &Elapsed) -> Done {
-        let deadline = self.clock.now().after(SETTLE);
+        self.in_the_log(SETTLE, |log, _| elapsed::judge(e, log, self.backend.slack())).await
+    }
+
+    /// Judges the run log; what is missing may still be on its way, as an event travels apart from the status.
+    async fn in_the_log(
+        &self,
+        patience: Duration,
+        judge: impl Fn(&[Entry], podlab_clock::Mono) -> Result<(), Wrong>,
+    ) -> Done {
+        let deadline = self.clock.now().after(patience);
         loop {
-            match elapsed::judge(e, &self.backend.entries()?, self.backend.slack()) {
+            let now = self.clock.now();
+            match judge(&self.backend.entries()?, now) {
                 Ok(()) => return Ok(()),
-                Err(elapsed::Wrong::Missing(_)) if self.clock.now() < deadline => {
-                    self.clock.sleep(Duration::from_millis(50)).await;
-                }
+                Err(Wrong::Missing(_)) if now < deadline => self.clock.sleep(Duration::from_millis(50)).await,
                 Err(wrong) => return failed(wrong.to_string()),
             }
         }
@@ -289,7 +350,7 @@ impl Stage<'_> {
     async fn leak_free(&self, kinds: &[podlab_scenario::Leak]) -> Done {
         let deadline = self.clock.now().after(Duration::from_secs(10));
         loop {
-            let left = self.backend.leaks(kinds)?;
+            let left = leaks::find(self.backend, kinds)?;
             if left.is_empty() {
                 return Ok(());
             }

@@ -1,11 +1,12 @@
 //! A folder of scenarios, several at a time.
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use podlab_scenario::{LoadError, Scenario, discover, load};
+use podlab_scenario::{LoadError, Scenario, discover, load_all};
 use podlab_testbed::Zygote;
 use podlab_timeline::Entry;
 use tokio::{sync::Semaphore, task::JoinSet};
@@ -49,7 +50,8 @@ impl Ready {
     /// Plays it in the virtual world on the calling thread and keeps the log beside the reports.
     pub fn play_virtual(&self, options: &PlayOptions) -> Trial {
         // A run that nobody gave a seed must still be one that can be repeated.
-        let how = VirtualOptions { seed: options.seed.max(1), ..VirtualOptions::default() };
+        let (seed, interrupt) = (options.seed.max(1), options.interrupt.clone());
+        let how = VirtualOptions { seed, interrupt, ..VirtualOptions::default() };
         let name = self.trial_name(World::Virtual);
         let played = play_virtual(&name, &self.path, &self.scenario, &how);
         let mut trial = played.trial;
@@ -82,16 +84,29 @@ fn keep(log: &Path, entries: &[Entry]) -> std::io::Result<()> {
     std::fs::write(log, log_bytes(entries))
 }
 
-/// Reads all scenarios of a folder whose name contains `filter`.
+/// Reads all scenarios of a folder whose name contains `filter`: every combination of a matrix is one of them.
 ///
 /// # Errors
 /// Every file that cannot be used, not only the first.
 pub fn read(root: &Path, filter: &str) -> Result<Vec<Ready>, Vec<LoadError>> {
+    read_with(root, filter, &BTreeMap::new())
+}
+
+/// The same with values for parameters, as they were written.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_with(root: &Path, filter: &str, params: &BTreeMap<String, String>) -> Result<Vec<Ready>, Vec<LoadError>> {
     let found = discover(root).map_err(|e| vec![e])?;
     let (mut ready, mut errors) = (Vec::new(), Vec::new());
-    for (name, path) in found.into_iter().filter(|(name, _)| name.contains(filter)) {
-        match load(&path) {
-            Ok(scenario) => ready.push(Ready { name, path, scenario }),
+    // A filter may name one combination of a matrix; the file is named without it.
+    let file = filter.split('[').next().unwrap_or_default();
+    for (name, path) in found.into_iter().filter(|(name, _)| name.contains(file)) {
+        match load_all(&path, params) {
+            Ok(all) => {
+                let one = |(suffix, scenario)| Ready { name: format!("{name}{suffix}"), path: path.clone(), scenario };
+                ready.extend(all.into_iter().map(one).filter(|r| r.name.contains(filter)));
+            }
             Err(e) => errors.push(e),
         }
     }

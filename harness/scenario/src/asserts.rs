@@ -177,6 +177,8 @@ pub enum Leak {
     Links,
     /// Pod cgroups.
     Cgroups,
+    /// Mounts of Pods' volumes.
+    Mounts,
 }
 
 /// A moment of the run log: the `nth` time that something happened. Exactly one of `field`, `event`, `call` and `step`

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use podlab_fault::{At, Effect, Fault, Point};
 
-use crate::{AgentAction, Apply, EventMatch, Matcher, Moment, NodeAction, Scenario, Span, Step};
+use crate::{AgentAction, Apply, EventMatch, Matcher, Moment, Never, NodeAction, Scenario, Span, Step};
 
 /// Markdown: the intent, the cluster, the faults, each part's steps as numbered sentences.
 pub fn explain(name: &str, s: &Scenario) -> String {
@@ -18,15 +18,44 @@ pub fn explain(name: &str, s: &Scenario) -> String {
         out.push_str("\n## What goes wrong\n\n");
         s.faults.iter().for_each(|f| out.push_str(&format!("- {}\n", fault(f))));
     }
-    for (title, steps) in [("Given", &s.given), ("When", &s.when), ("Then", &s.then)] {
+    for (name, what) in [("params", &s.origin.params), ("matrix", &s.origin.matrix)] {
+        for (k, v) in what.as_object().into_iter().flatten() {
+            let _ = write!(out, "\n`{name}.{k}` is {v}.\n");
+        }
+    }
+    if !s.always.is_empty() {
+        out.push_str("\n## All the time\n\n");
+        s.always.iter().for_each(|i| out.push_str(&format!("- `{}`: {}\n", i.that.0, i.because.trim())));
+    }
+    let titles = ["Given", "When", "Then", "When a step has failed", "Whatever came of it", "At the very end"];
+    for (title, (_, steps)) in titles.into_iter().zip(s.parts()) {
         if !steps.is_empty() {
             let _ = write!(out, "\n## {title}\n\n");
-            for (i, step) in steps.iter().enumerate() {
-                let _ = writeln!(out, "{}. {}", i + 1, sentence(step));
-            }
+            list(&mut out, steps, 0);
         }
     }
     out
+}
+
+/// Numbered sentences, the steps inside a step below it.
+fn list(out: &mut String, steps: &[Step], depth: usize) {
+    let indent = "   ".repeat(depth);
+    for (i, step) in steps.iter().enumerate() {
+        let _ = writeln!(out, "{indent}{}. {}", i + 1, sentence(step));
+        let inner = step.inner();
+        let many = inner.iter().filter(|(_, steps)| !steps.is_empty()).count() > 1;
+        for (n, (name, steps)) in inner.iter().enumerate().filter(|(_, (_, steps))| !steps.is_empty()) {
+            if many {
+                let title = match name.as_str() {
+                    "if.then" => "If so:".to_owned(),
+                    "if.else" => "If not:".to_owned(),
+                    _ => format!("Branch {}:", n + 1),
+                };
+                let _ = writeln!(out, "{indent}   - {title}");
+            }
+            list(out, steps, depth + 1 + usize::from(many));
+        }
+    }
 }
 
 fn span(s: Span) -> String {
@@ -60,7 +89,8 @@ fn fault(f: &Fault) -> String {
     format!("{which} {call}{pod} {effect}{must} (fault `{}`).", f.id)
 }
 
-fn sentence(step: &Step) -> String {
+/// A step in one sentence, without the steps inside it.
+pub fn sentence(step: &Step) -> String {
     match step {
         Step::Apply(Apply::File(file)) => format!("Apply {file}."),
         Step::Apply(Apply::Yaml(text)) => format!("Apply {}.", objects(text)),
@@ -116,7 +146,59 @@ fn sentence(step: &Step) -> String {
             let kinds: Vec<String> = kinds.iter().map(|k| format!("{k:?}").to_lowercase()).collect();
             format!("No node keeps any {} of deleted Pods.", kinds.join(", "))
         }
+        Step::Expect(e) => {
+            let within = e.within.map(|w| format!("Within {}, ", span(w))).unwrap_or_default();
+            let because = e.because.as_ref().map(|b| format!(", because {}", b.trim())).unwrap_or_default();
+            format!("{within}`{}` is true{because}.", e.that.0)
+        }
+        Step::Never(n) => never(n),
+        Step::Order(o) => {
+            let all: Vec<String> = o.moments.iter().map(moment).collect();
+            format!("In this order: {}.", all.join(", then "))
+        }
+        Step::Within(w) => {
+            let every = if w.from.nth.is_none() { "every " } else { "" };
+            format!("At most {} after {every}{} comes {}.", span(w.max), moment(&w.from), moment(&w.to))
+        }
+        Step::Between(b) => {
+            let what = b.none.as_ref().map(|m| format!("no {}", moment(m)));
+            let what = what.or(b.some.as_ref().map(moment)).unwrap_or_default();
+            format!("Between {} and {} there is {what}.", moment(&b.from), moment(&b.to))
+        }
+        Step::Monotone(m) => match &m.order {
+            Some(order) => format!("{} of Pod {} only goes from {}.", m.field, m.pod, order.join(" to ")),
+            None => format!("{} of Pod {} never falls.", m.field, m.pod),
+        },
+        Step::Times(t) => {
+            let says = [("exactly", t.exactly), ("at least", t.at_least), ("at most", t.at_most)];
+            let says = says.into_iter().filter_map(|(word, n)| Some(format!("{word} {} times", n?)));
+            format!("The run has seen {} {}.", moment(&t.of), says.collect::<Vec<_>>().join(" and "))
+        }
+        Step::Bind(names) => {
+            let all: Vec<String> = names.iter().map(|(k, e)| format!("{k} `{}`", e.0)).collect();
+            format!("Call {}.", all.join(", "))
+        }
+        Step::If(s) => format!("If `{}`:", s.that.0),
+        Step::Retry(r) => {
+            let every = r.every.map(|s| format!(", {} apart", span(s))).unwrap_or_default();
+            format!("Up to {} times{every}, until all of it succeeds:", r.attempts)
+        }
+        Step::Repeat(r) => match &r.until {
+            Some(until) => format!("Up to {} times, until `{}`:", r.times, until.0),
+            None => format!("{} times:", r.times),
+        },
+        Step::ForEach(f) => format!("For each {} in `{}`:", f.name, f.list.0),
+        Step::Parallel(_) => "At the same time:".to_owned(),
+        Step::Group(g) => g.name.clone(),
+        Step::Use(u) => format!("Do the steps of {}.", u.file),
     }
+}
+
+fn never(n: &Never) -> String {
+    let what = n.what.as_ref().map(|m| format!("is it so that {}", matcher(m)));
+    let what = what.or(n.that.as_ref().map(|e| format!("is `{}` true", e.0)));
+    let what = what.or(n.of.as_ref().map(|m| format!("is there {}", moment(m)))).unwrap_or_default();
+    format!("Never {what}, for another {}.", span(n.duration))
 }
 
 /// `Pod a, Service b` of YAML documents, by their `kind:` and first `name:`; what cannot be read is `YAML`.

@@ -5,21 +5,40 @@
 #![deny(missing_docs)]
 
 mod asserts;
+mod cel;
+mod check;
+mod expand;
 mod explain;
+mod flow;
+pub mod lint;
 mod load;
 mod model;
+mod problem;
 mod schema;
+mod shape;
+mod source;
 mod steps;
+mod template;
+mod temporal;
 #[cfg(test)]
 mod tests;
 mod time;
+mod tree;
 
 pub use asserts::{
     Checkpoint, Elapsed, EventMatch, Eventually, Exactly, Holds, Leak, LogMatch, Matcher, Moment, RpcCount, StatusIs,
 };
-pub use explain::explain;
-pub use load::{LoadError, discover, load, parse};
+pub use cel::{BUILTINS, Cel, Vars};
+pub use explain::{explain, sentence};
+pub use flow::{
+    Allow, Budgets, Expect, ForEach, Group, If, Invariant, LibraryKind, Never, Repeat, Retry, StepLibrary, Use,
+};
+pub use load::{LoadError, discover, load, load_all, parse, parse_all};
 pub use model::{ApiVersion, Capability, ClusterNeeds, Kind, Scenario, Snapshot, Worlds};
-pub use schema::{SCHEMA_FILE, schema};
+pub use problem::{Mark, Problem};
+pub use schema::{LIBRARY_SCHEMA_FILE, SCHEMA_FILE, library_schema, schema};
+pub use source::Source;
 pub use steps::{AgentAction, Apply, Delete, Exec, LabelNode, NodeAction, Pause, Step};
+pub use template::fill;
+pub use temporal::{Between, Monotone, Order, Times, Within};
 pub use time::Span;

@@ -1,13 +1,18 @@
-//! From files to scenarios, with errors that point at line and column.
+//! From files to scenarios, with everything that is wrong at its line and column.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
 
-use podlab_fault::{At, Effect, Fault};
-
-use crate::{Capability, Scenario, Step, Worlds};
+use crate::{
+    Scenario, Source, check,
+    expand::{Expander, Variant},
+    problem::{Files, Mark, Problem},
+    shape::{self, Shape},
+    tree,
+};
 
 /// Larger files are refused unread.
 const MAX_BYTES: u64 = 256 << 10;
@@ -27,178 +32,120 @@ pub enum LoadError {
     /// It is larger than any scenario.
     #[error("{0}: larger than 256 KiB; a scenario is one behaviour")]
     TooLarge(PathBuf),
-    /// It is not a scenario. The text has line, column and the lines around.
-    #[error("{path}: {text}")]
+    /// It is not a scenario. The text has a line for each thing that is wrong, each followed by the line it is about.
+    #[error("{text}")]
     Invalid {
         /// Which.
         path: PathBuf,
         /// What is wrong and where.
         text: String,
+        /// The same, one by one.
+        problems: Vec<Problem>,
     },
 }
 
-/// Reads one file.
+/// Reads one file; of several variants the first.
 ///
 /// # Errors
 /// [`LoadError`].
 pub fn load(path: &Path) -> Result<Scenario, LoadError> {
+    first(load_all(path, &BTreeMap::new())?, path)
+}
+
+/// Reads one file with every combination of its matrix, each with its suffix `[name=value,…]`. `params` are values for
+/// parameters, as they were written; those the file does not have are no error here.
+///
+/// # Errors
+/// [`LoadError`].
+pub fn load_all(path: &Path, params: &BTreeMap<String, String>) -> Result<Vec<(String, Scenario)>, LoadError> {
     let read = |source| LoadError::Read { path: path.to_owned(), source };
     if fs::metadata(path).map_err(read)?.len() > MAX_BYTES {
         return Err(LoadError::TooLarge(path.to_owned()));
     }
-    parse(&fs::read_to_string(path).map_err(read)?, path)
+    parse_all(&fs::read_to_string(path).map_err(read)?, path, params)
 }
 
-/// Reads a scenario from text; `path` is for messages and for files it refers to.
+/// Reads a scenario from text; `path` is for messages and for files it refers to. Of several variants the first.
 ///
 /// # Errors
 /// [`LoadError::Invalid`].
 pub fn parse(text: &str, path: &Path) -> Result<Scenario, LoadError> {
-    let invalid = |text: String| LoadError::Invalid { path: path.to_owned(), text };
-    let scenario: Scenario = serde_saphyr::from_str(text).map_err(|e| invalid(e.to_string()))?;
-    check(&scenario, path).map_err(invalid)?;
-    Ok(scenario)
+    first(parse_all(text, path, &BTreeMap::new())?, path)
 }
 
-/// What the types cannot say.
-fn check(scenario: &Scenario, path: &Path) -> Result<(), String> {
-    if scenario.intent.trim().is_empty() {
-        return Err("intent must say in one sentence what holds when the scenario passes".into());
-    }
-    if scenario.then.is_empty() {
-        return Err("then must demand something; a scenario without an assertion cannot fail".into());
-    }
-    if !(1..=10).contains(&scenario.cluster.nodes) {
-        return Err("cluster.nodes must be between 1 and 10".into());
-    }
-    scenario.faults.iter().try_for_each(|f| fault(f, scenario))?;
-    if scenario.clock != Worlds::Virtual
-        && let Some(f) = scenario.faults.iter().find(|f| only_virtual(f))
-    {
-        return Err(format!("fault {} needs `clock: virtual`: only there is a tap at that seam", f.id));
-    }
-    for (part, n, step) in scenario.steps() {
-        let wrong = |text: &str| Err(format!("{part}[{n}]: {text}"));
-        match step {
-            Step::Apply(crate::Apply::File(file)) => {
-                let full = path.parent().unwrap_or_else(|| Path::new(".")).join(file);
-                if file.contains("..") || !full.is_file() {
-                    return wrong(&format!("apply.file {file:?} is not a file beside the scenario"));
+fn first(all: Vec<(String, Scenario)>, path: &Path) -> Result<Scenario, LoadError> {
+    let none = || LoadError::Invalid { path: path.to_owned(), text: "no variant".into(), problems: Vec::new() };
+    all.into_iter().next().map(|(_, s)| s).ok_or_else(none)
+}
+
+/// As [`load_all`], from text.
+///
+/// # Errors
+/// [`LoadError::Invalid`].
+pub fn parse_all(
+    text: &str,
+    path: &Path,
+    params: &BTreeMap<String, String>,
+) -> Result<Vec<(String, Scenario)>, LoadError> {
+    let files = Files { all: vec![(path.to_owned(), text.to_owned())] };
+    let mut expander = Expander { overrides: params, files, problems: BTreeSet::new() };
+    let mut out = Vec::new();
+    match tree::read(text, 0) {
+        Err(problem) => {
+            expander.problems.insert(problem);
+        }
+        Ok(root) => {
+            let variants = expander.variants(&root, path);
+            // An expression without a value leaves a text where something else belongs; one error for it is enough.
+            if expander.problems.is_empty() {
+                for variant in variants {
+                    out.extend(typed(variant, path, &expander.files, &mut expander.problems));
                 }
+            } else if let Some(variant) = variants.into_iter().next() {
+                let mut shape = Shape::new(shape::scenario());
+                shape.value(&variant.tree, shape::scenario(), "");
+                let lines: BTreeSet<(usize, u64)> = expander.problems.iter().map(|p| (p.at.file, p.at.line)).collect();
+                expander
+                    .problems
+                    .extend(shape.problems.into_iter().filter(|p| !lines.contains(&(p.at.file, p.at.line))));
             }
-            Step::Delete(d) if d.pod.is_some() == d.claim.is_some() => {
-                return wrong("delete needs exactly one of pod and claim");
-            }
-            Step::Logs(l) if l.contains.is_none() && l.equals.is_none() => {
-                return wrong("logs needs contains or equals");
-            }
-            Step::Eventually(e) if is_empty(&e.what) => {
-                return wrong("eventually.match demands nothing but the Pod's name");
-            }
-            Step::Holds(h) if is_empty(&h.what) => return wrong("holds.match demands nothing but the Pod's name"),
-            Step::Elapsed(_) if scenario.clock != Worlds::Virtual => {
-                return wrong("elapsed needs `clock: virtual`; on the real clock a duration says more of the machine");
-            }
-            Step::Elapsed(e) if e.is.is_none() && e.at_least.is_none() && e.at_most.is_none() => {
-                return wrong("elapsed needs is, atLeast or atMost");
-            }
-            Step::Elapsed(e) if !is_one_thing(&e.from) || !is_one_thing(&e.to) => {
-                return wrong("from and to of elapsed need exactly one of field, event, call and step");
-            }
-            Step::Pause(p) if p.because.trim().is_empty() => return wrong("pause.because must give the reason"),
-            _ => {}
         }
     }
-    Ok(())
+    if expander.problems.is_empty() {
+        return Ok(out);
+    }
+    let text = expander.files.render_all(&expander.problems);
+    Err(LoadError::Invalid { path: path.to_owned(), text, problems: expander.problems.into_iter().collect() })
 }
 
-/// CNI verbs that go through a tap.
-const CNI: [&str; 2] = ["ADD", "DEL"];
-/// CRI methods that go through a tap: all that the node agent calls.
-const CRI: [&str; 26] = [
-    "Version",
-    "Status",
-    "RunPodSandbox",
-    "StopPodSandbox",
-    "RemovePodSandbox",
-    "PodSandboxStatus",
-    "ListPodSandbox",
-    "CreateContainer",
-    "StartContainer",
-    "StopContainer",
-    "RemoveContainer",
-    "ListContainers",
-    "ContainerStatus",
-    "UpdateContainerResources",
-    "ReopenContainerLog",
-    "ExecSync",
-    "Exec",
-    "Attach",
-    "PortForward",
-    "ListContainerStats",
-    "ListPodSandboxStats",
-    "GetContainerEvents",
-    "ImageStatus",
-    "ListImages",
-    "PullImage",
-    "RemoveImage",
-];
-/// CSI methods that go through a tap: a driver's node service.
-const CSI: [&str; 6] = [
-    "NodeGetInfo",
-    "NodeGetCapabilities",
-    "NodeStageVolume",
-    "NodeUnstageVolume",
-    "NodePublishVolume",
-    "NodeUnpublishVolume",
-];
-
-/// A fault that cannot fire, or of which nobody would notice that it did not, is an error.
-fn fault(f: &Fault, scenario: &Scenario) -> Result<(), String> {
-    let wrong = |text: String| Err(format!("faults.{}: {text}", f.id));
-    if f.must.fired.is_none() {
-        return wrong("must.fired has to say how often it fires; one that never does would go unnoticed".into());
+/// The scenario of a variant, or what is wrong with it.
+fn typed(variant: Variant, path: &Path, files: &Files, problems: &mut BTreeSet<Problem>) -> Option<(String, Scenario)> {
+    let mut shape = Shape::new(shape::scenario());
+    let tree = shape.value(&variant.tree, shape::scenario(), "");
+    let (marks, found) = (shape.marks, shape.problems);
+    if !found.is_empty() {
+        problems.extend(found);
+        return None;
     }
-    if f.when.nth.contains(&0) {
-        return wrong("when.nth counts from 1".into());
-    }
-    // The virtual world has taps at every call, and every capability.
-    if scenario.clock == Worlds::Virtual {
-        return Ok(());
-    }
-    let (seam, name, known, needs) = match &f.at {
-        At::Cni(c) => ("cni", &c.command, &CNI[..], Capability::FaultCni),
-        At::Cri(m) => ("cri", &m.method, &CRI[..], Capability::FaultCri),
-        At::Csi(m) => ("csi", &m.method, &CSI[..], Capability::FaultCsi),
-        At::Api(_) => return Ok(()),
+    let top = Mark { file: 0, line: 1, column: 1 };
+    let mut scenario: Scenario = match serde_json::from_value(tree.clone()) {
+        Ok(scenario) => scenario,
+        Err(e) => {
+            problems.insert(Problem::new(top, e.to_string()));
+            return None;
+        }
     };
-    if !known.contains(&name.as_str()) {
-        return wrong(format!("at.{seam} has no {name:?}; it has {}", known.join(", ")));
+    scenario.origin = Source { tree, marks, files: files.clone(), params: variant.params, matrix: variant.matrix };
+    let wrong = check::check(&scenario, path);
+    for (path, text) in &wrong {
+        let at = scenario.origin.mark(path);
+        problems.insert(Problem::new(at, if path.is_empty() { text.clone() } else { format!("{path}: {text}") }));
     }
-    if f.when.pod.is_some() && seam == "csi" {
-        return wrong("a CSI call names a volume, not a Pod: leave when.pod out".into());
-    }
-    if !scenario.requires.contains(&needs) {
-        return wrong(format!("requires must list fault.{seam}"));
-    }
-    Ok(())
-}
-
-/// Faults that have no tap among real processes.
-fn only_virtual(f: &Fault) -> bool {
-    matches!(f.at, At::Api(_)) || matches!(f.effect, Effect::CrashAt { .. })
-}
-
-fn is_one_thing(m: &crate::Moment) -> bool {
-    [m.field.is_some(), m.event.is_some(), m.call.is_some(), m.step.is_some()].iter().filter(|b| **b).count() == 1
-}
-
-fn is_empty(m: &crate::Matcher) -> bool {
-    *m == crate::Matcher { pod: m.pod.clone(), ..crate::Matcher::default() }
+    wrong.is_empty().then_some((variant.suffix, scenario))
 }
 
 /// All scenario files below a folder with their names, sorted: `*.yaml`, without folders that begin with `_` or hold
-/// schemas.
+/// schemas, and without `quarantine.yaml` at the top.
 ///
 /// # Errors
 /// [`LoadError::Read`] when the folder cannot be read.
@@ -219,6 +166,7 @@ fn walk(root: &Path, dir: &Path, found: &mut Vec<(String, PathBuf)>) -> Result<(
                 walk(root, &path, found)?;
             }
         } else if name.ends_with(".yaml")
+            && !(dir == root && name == "quarantine.yaml")
             && let Ok(relative) = path.strip_prefix(root)
         {
             found.push((relative.with_extension("").display().to_string(), path));

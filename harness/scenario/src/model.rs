@@ -1,10 +1,13 @@
 //! The top of a scenario.
 
+use std::collections::BTreeMap;
+
 use podlab_fault::Fault;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::Value;
 
-use crate::{Span, Step};
+use crate::{Allow, Budgets, Invariant, Source, Span, Step};
 
 /// The only version there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -142,9 +145,36 @@ pub struct Scenario {
     /// What is kept of it.
     #[serde(default)]
     pub snapshot: Option<Snapshot>,
-    /// The whole may take this long.
+    /// From boot to the last step it may take this long.
     #[serde(default)]
     pub budget: Option<Span>,
+    /// Values for `${params.NAME}` anywhere below, with defaults; `--param NAME=VALUE` gives others of the same type.
+    #[serde(default)]
+    pub params: BTreeMap<String, Value>,
+    /// One trial for each combination of these values, `path[name=value]`; `${matrix.NAME}` stands for the value.
+    #[serde(default)]
+    pub matrix: BTreeMap<String, Vec<Value>>,
+    /// What holds all the time.
+    #[serde(default)]
+    pub always: Vec<Invariant>,
+    /// Done when a step has failed, before `finally`; to find out more. Changes no verdict.
+    #[serde(default)]
+    pub catch: Vec<Step>,
+    /// Done after the last step, whatever came of it; fails the trial when it fails.
+    #[serde(default)]
+    pub finally: Vec<Step>,
+    /// Done at the very end, whatever came of it; what fails here is the harness's trouble.
+    #[serde(default)]
+    pub cleanup: Vec<Step>,
+    /// How long `catch`, `finally` and `cleanup` may take.
+    #[serde(default)]
+    pub budgets: Budgets,
+    /// Lints that do not apply here, each with the reason.
+    #[serde(default)]
+    pub allow: Vec<Allow>,
+    /// Where everything stands in the file.
+    #[serde(skip)]
+    pub origin: Source,
 }
 
 impl Scenario {
@@ -153,5 +183,26 @@ impl Scenario {
         [("given", &self.given), ("when", &self.when), ("then", &self.then)]
             .into_iter()
             .flat_map(|(name, steps)| steps.iter().enumerate().map(move |(i, s)| (name, i + 1, s)))
+    }
+
+    /// The lists of steps by the name of their part, in the order they are done.
+    pub fn parts(&self) -> [(&'static str, &[Step]); 6] {
+        [
+            ("given", &self.given),
+            ("when", &self.when),
+            ("then", &self.then),
+            ("catch", &self.catch),
+            ("finally", &self.finally),
+            ("cleanup", &self.cleanup),
+        ]
+    }
+
+    /// Calls `each` for every step of every part, also those inside others, with its path, e.g. `then[2].retry.steps[1]`.
+    pub fn walk<'a>(&'a self, each: &mut dyn FnMut(&str, &'a Step)) {
+        for (part, steps) in self.parts() {
+            for (i, step) in steps.iter().enumerate() {
+                step.walk(&format!("{part}[{}]", i + 1), each);
+            }
+        }
     }
 }

@@ -1,15 +1,27 @@
-//! The JSON schema of the format, made from the types that read it: the doc comments are its descriptions.
+//! The JSON schemas of the formats, made from the types that read them: the doc comments are their descriptions.
 
-use crate::Scenario;
+use serde_json::Value;
 
-/// Where the schema lies below a folder of scenarios, for the first line of a file in one of its folders:
+use crate::shape;
+
+/// Where the schema of scenarios lies below a folder of scenarios, for the first line of a file in one of its folders:
 /// `# yaml-language-server: $schema=../schema/scenario.v1.json`.
 pub const SCHEMA_FILE: &str = "schema/scenario.v1.json";
 
-/// The schema as pretty JSON with a final newline.
+/// The same for step libraries.
+pub const LIBRARY_SCHEMA_FILE: &str = "schema/steps.v1.json";
+
+/// The schema of scenarios as pretty JSON with a final newline.
 pub fn schema() -> String {
-    let mut schema = schemars::schema_for!(Scenario);
-    schema.insert("title".to_owned(), "Podlab scenario v1".into());
-    let text = serde_json::to_string_pretty(&schema).unwrap_or_default();
-    text + "\n"
+    titled(shape::scenario().clone(), "Podlab scenario v1")
+}
+
+/// The schema of step libraries, likewise.
+pub fn library_schema() -> String {
+    titled(shape::library().clone(), "Podlab step library v1")
+}
+
+fn titled(mut schema: Value, title: &str) -> String {
+    schema["title"] = title.into();
+    serde_json::to_string_pretty(&schema).unwrap_or_default() + "\n"
 }

@@ -8,6 +8,9 @@ use serde::Deserialize;
 use crate::{
     Span,
     asserts::{Checkpoint, Elapsed, Eventually, Exactly, Holds, Leak, LogMatch, RpcCount, StatusIs},
+    cel::Cel,
+    flow::{Expect, ForEach, Group, If, Never, Repeat, Retry, Use},
+    temporal::{Between, Monotone, Order, Times, Within},
 };
 
 /// One step.
@@ -48,6 +51,36 @@ pub enum Step {
     Rpc(BTreeMap<String, RpcCount>),
     /// Demands that nothing is left of deleted Pods on any node.
     LeakFree(Vec<Leak>),
+    /// Demands that an expression is true.
+    Expect(Expect),
+    /// Demands that something does not come about for a while.
+    Never(Never),
+    /// Demands that moments of the run log came one after the other.
+    Order(Order),
+    /// Demands that each moment of a kind is followed by another in time.
+    Within(Within),
+    /// Demands on what happened between two moments.
+    Between(Between),
+    /// Demands that a watched field never went back.
+    Monotone(Monotone),
+    /// Demands how often something is in the run log.
+    Times(Times),
+    /// Gives values names for the expressions and texts (`${name}`) of later steps.
+    Bind(BTreeMap<String, Cel>),
+    /// Steps under a condition.
+    If(If),
+    /// Steps that are tried again when one fails. Each attempt is in the run log.
+    Retry(Retry),
+    /// Steps done several times.
+    Repeat(Repeat),
+    /// Steps done for each item of a list.
+    ForEach(ForEach),
+    /// Lists of steps done at the same time; what one binds the others do not see. The first failure ends the others.
+    Parallel(Vec<Vec<Step>>),
+    /// Steps under a name.
+    Group(Group),
+    /// Steps from a library.
+    Use(Use),
 }
 
 /// Objects to apply: written here, or in a file beside the scenario.

@@ -13,6 +13,7 @@
 mod capsule;
 mod cgroup;
 mod cluster;
+mod holdings;
 mod host;
 mod inside;
 mod node;
@@ -26,6 +27,7 @@ mod zygote;
 
 pub use capsule::control::Control;
 pub use cluster::{Cluster, ClusterError, ClusterInfo, copy_kubeconfig, is_ready};
+pub use holdings::{Held, Holding};
 pub use host::{Fingerprint, Lack, diagnose};
 pub use inside::NodeInside;
 pub use plane::LocalApi;

@@ -44,7 +44,7 @@ fn main() -> std::process::ExitCode {
 
 /// In whichever world: a scenario that is played in both has one snapshot, so its two timelines are the same.
 fn judge(zygote: &Zygote, s: &suite::Ready, world: World) -> Result<(), Failed> {
-    let options = PlayOptions { out: root().join("target/reports/suite"), seed: 0 };
+    let options = PlayOptions { out: root().join("target/reports/suite"), ..PlayOptions::default() };
     let trial = match world {
         World::Virtual => s.play_virtual(&options),
         World::Real => {

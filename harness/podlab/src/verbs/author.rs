@@ -28,8 +28,9 @@ then:
 - leakFree: [ips, netns, sandboxes, links, cgroups]
 ";
 
-pub(crate) fn schema() -> Result<ExitCode> {
-    crate::out::whole(podlab_scenario::schema().as_bytes()).context("print the schema")?;
+pub(crate) fn schema(steps: bool) -> Result<ExitCode> {
+    let text = if steps { podlab_scenario::library_schema() } else { podlab_scenario::schema() };
+    crate::out::whole(text.as_bytes()).context("print the schema")?;
     Ok(ExitCode::SUCCESS)
 }
 

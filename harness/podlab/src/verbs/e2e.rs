@@ -1,4 +1,4 @@
-//! `e2e` and `lint`.
+//! `e2e`.
 
 use std::{
     collections::BTreeMap,
@@ -28,11 +28,17 @@ pub(crate) struct Options {
     pub(crate) seed: u64,
     pub(crate) rounds: u32,
     pub(crate) world: Option<suite::World>,
+    pub(crate) param: Vec<(String, String)>,
 }
 
 /// Reads scenarios; every unusable file is named before anything starts.
 pub(crate) fn read(root: &Path, filter: &str) -> Result<Vec<suite::Ready>> {
-    match suite::read(root, filter) {
+    read_with(root, filter, &BTreeMap::new())
+}
+
+/// The same with values for parameters.
+fn read_with(root: &Path, filter: &str, params: &BTreeMap<String, String>) -> Result<Vec<suite::Ready>> {
+    match suite::read_with(root, filter, params) {
         Ok(ready) => Ok(ready),
         Err(errors) => {
             for e in &errors {
@@ -43,23 +49,12 @@ pub(crate) fn read(root: &Path, filter: &str) -> Result<Vec<suite::Ready>> {
     }
 }
 
-pub(crate) fn lint(root: &Path) -> Result<ExitCode> {
-    match suite::read(root, "") {
-        Ok(ready) => {
-            say!("{} scenarios are fine", ready.len());
-            Ok(ExitCode::SUCCESS)
-        }
-        Err(errors) => {
-            for e in &errors {
-                complain!("{e}");
-            }
-            Ok(ExitCode::FAILURE)
-        }
-    }
-}
-
 pub(crate) fn run(o: &Options) -> Result<ExitCode> {
-    let scenarios = read(&o.scenarios, &o.filter)?;
+    let params: BTreeMap<String, String> = o.param.iter().cloned().collect();
+    let scenarios = read_with(&o.scenarios, &o.filter, &params)?;
+    if let Some(name) = params.keys().find(|n| !scenarios.iter().any(|s| s.scenario.params.contains_key(*n))) {
+        bail!("--param {name}: none of these scenarios has a parameter of that name");
+    }
     if scenarios.is_empty() {
         bail!("no scenario in {} has {:?} in its name", o.scenarios.display(), o.filter);
     }
@@ -101,7 +96,7 @@ async fn play(zygote: &Option<Arc<Zygote>>, scenarios: Vec<(suite::Ready, suite:
         bar.set_style(style);
     }
     bar.enable_steady_tick(Duration::from_millis(100));
-    let options = PlayOptions { out: o.out.clone(), seed: o.seed };
+    let options = PlayOptions { out: o.out.clone(), seed: o.seed, ..PlayOptions::default() };
     let played = suite::play_all(zygote.clone(), scenarios, options, o.jobs, |trial| {
         let line = podlab_reports::trial_line(&report(trial));
         // The bar draws nothing where nobody watches; the lines must be there all the same.

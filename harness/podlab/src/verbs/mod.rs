@@ -2,10 +2,12 @@
 
 mod author;
 mod cluster;
+mod docs;
 mod e2e;
 mod enter;
 mod explore;
 mod image;
+mod lint;
 mod node;
 mod plugin;
 
@@ -33,19 +35,22 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::Enter { name, node, command } => enter::enter(&name.name, &node, &command),
         Verb::Node { action } => node::act(action),
         Verb::Image { action } => image::act(action),
-        Verb::E2e { filter, scenarios, out, jobs, seed, rounds, world } => {
+        Verb::E2e { filter, scenarios, out, jobs, seed, rounds, world, param } => {
             let world = world.map(|w| match w {
                 World::Real => suite::World::Real,
                 World::Virtual => suite::World::Virtual,
             });
-            let options = e2e::Options { filter, scenarios, out, jobs, seed, rounds, world };
+            let options = e2e::Options { filter, scenarios, out, jobs, seed, rounds, world, param };
             e2e::run(&options)
         }
         Verb::Explore { scenario, scenarios, runs, seed, jobs, out, mutant } => {
             explore::run(&explore::Options { scenario, scenarios, runs, seed, jobs, out, mutant })
         }
-        Verb::Lint { scenarios } => e2e::lint(&scenarios),
-        Verb::Schema => author::schema(),
+        Verb::Lint { scenarios, list, explain, format } => {
+            lint::run(&lint::Options { scenarios, list, explain, format })
+        }
+        Verb::Docs { scenarios, out } => docs::run(&scenarios, &out),
+        Verb::Schema { steps } => author::schema(steps),
         Verb::New { scenario, scenarios } => author::new(&scenarios, &scenario),
         Verb::Explain { scenario, scenarios } => author::explain(&scenarios, &scenario),
         Verb::Cri { listen, root, cni_conf_dir, cni_bin_dir, plain_http } => {

@@ -7,7 +7,7 @@ mod cri_tap;
 mod csi_tap;
 pub(crate) mod disk;
 mod network;
-mod rootfs;
+pub(crate) mod rootfs;
 mod tap;
 
 use std::{io, os::fd::OwnedFd, path::PathBuf};

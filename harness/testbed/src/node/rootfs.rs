@@ -15,6 +15,11 @@ use nix::{
 use super::{RUN_DIR, agent::CONTENT};
 use crate::{capsule::Capsule, spec::address};
 
+/// Where `host-local` keeps the addresses it has given away, a folder for each network.
+const CNI_NETWORKS: &str = "/run/cni/networks";
+/// The same for the network of Pods.
+pub(crate) const POD_NETWORK: &str = "/run/cni/networks/podlab";
+
 const NONE: Option<&str> = None;
 /// Where the node keeps our own program, for the CNI plugins and `podlab enter`.
 pub(crate) const PROGRAM: &str = "/opt/podlab/bin/podlab";
@@ -126,7 +131,7 @@ fn write_cni(root: &Path, node: &str) -> io::Result<()> {
     let list = serde_json::json!({"cniVersion": "1.1.0", "name": "podlab", "plugins": [
         {"type": "bridge", "bridge": "cni0", "isDefaultGateway": true, "hairpinMode": true,
          "capabilities": {"io.kubernetes.cri.pod-annotations": true, "ips": true},
-         "ipam": {"type": "host-local", "subnet": format!("{}/24", address::pod_network(index)), "dataDir": "/run/cni/networks"}},
+         "ipam": {"type": "host-local", "subnet": format!("{}/24", address::pod_network(index)), "dataDir": CNI_NETWORKS}},
         {"type": "portmap", "capabilities": {"portMappings": true}},
     ]});
     let dir = root.join("etc/cni/net.d");

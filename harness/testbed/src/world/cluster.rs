@@ -33,6 +33,7 @@ use super::{
 };
 use crate::{
     cluster::is_ready,
+    holdings::{Held, Holding},
     plane::{LocalApi, chain, defaults, dns},
     spec::{ClusterSpec, address},
 };
@@ -365,6 +366,28 @@ impl VirtualCluster {
             n.host.mounts().into_iter().map(move |m| (name.clone(), m.display().to_string()))
         };
         self.nodes.values().flat_map(of).collect()
+    }
+
+    /// Everything a node holds for Pods, sorted.
+    ///
+    /// # Errors
+    /// [`WorldError::Unknown`].
+    pub fn holdings(&self, node: &str) -> Result<Vec<Holding>, WorldError> {
+        let n = self.node(node)?;
+        let mut out = n.runtime.holdings();
+        let plain = |kind, what: String| Holding { kind, what, pod: None };
+        out.extend(self.network.leases(n.index).into_iter().map(|ip| plain(Held::Ip, ip.to_string())));
+        out.extend(n.pod_cgroups().into_iter().map(|name| {
+            let uid = name.trim_start_matches("pod").trim_end_matches(".slice").replace('_', "-");
+            Holding { kind: Held::Cgroup, what: name, pod: Some(uid) }
+        }));
+        for point in n.host.mounts() {
+            let point = point.display().to_string();
+            let uid = point.split_once("/pods/").and_then(|(_, rest)| rest.split('/').next().map(str::to_owned));
+            out.extend(uid.map(|uid| Holding { kind: Held::Mount, what: point, pod: Some(uid) }));
+        }
+        out.sort();
+        Ok(out)
     }
 
     /// Ends the cluster.

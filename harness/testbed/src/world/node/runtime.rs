@@ -33,6 +33,7 @@ use super::{
     images::ImageStore,
     process,
 };
+use crate::holdings::{Held, Holding};
 
 /// Events kept for a slow listener; one that falls behind lists again.
 const EVENTS: usize = 1024;
@@ -200,6 +201,26 @@ impl SimRuntime {
     /// Ids of sandboxes there are.
     pub(in crate::world) fn sandboxes(&self) -> Vec<String> {
         self.state.lock().sandboxes.keys().cloned().collect()
+    }
+
+    /// Sandboxes and containers with the Pods they are for.
+    pub(in crate::world) fn holdings(&self) -> Vec<Holding> {
+        let state = self.state.lock();
+        let meta = |s: &Sandbox| s.config.metadata.clone().unwrap_or_default();
+        let mut out = Vec::new();
+        for (id, s) in &state.sandboxes {
+            out.push(Holding { kind: Held::Sandbox, what: id.clone(), pod: Some(meta(s).uid) });
+        }
+        for c in state.containers.values() {
+            let pod = state.sandboxes.get(&c.sandbox).map(meta).unwrap_or_default();
+            let name = c.config.metadata.clone().unwrap_or_default().name;
+            let what = format!("{}/{name}", pod.name);
+            let pod = Some(pod.uid).filter(|uid| !uid.is_empty());
+            let running = c.status.state == i32::from(v1::ContainerState::ContainerRunning);
+            out.push(Holding { kind: Held::Container, what: what.clone(), pod: pod.clone() });
+            out.extend(running.then_some(Holding { kind: Held::Running, what, pod }));
+        }
+        out
     }
 
     /// Runs a command in the running container of a Pod, as an interactive exec does.

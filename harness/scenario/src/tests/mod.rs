@@ -1,5 +1,8 @@
 //! What is refused, and how it is said.
 
+mod language;
+mod noop;
+
 use std::path::Path;
 
 use crate::{LoadError, parse};
@@ -88,6 +91,9 @@ fn the_schema_beside_the_scenarios_is_the_one_of_these_types_and_every_file_poin
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
     let kept = std::fs::read_to_string(root.join(crate::SCHEMA_FILE)).unwrap_or_default();
     assert!(kept == crate::schema(), "write it anew: podlab schema > scenarios/{}", crate::SCHEMA_FILE);
+    let steps = std::fs::read_to_string(root.join(crate::LIBRARY_SCHEMA_FILE)).unwrap_or_default();
+    let how = format!("write it anew: podlab schema --steps > scenarios/{}", crate::LIBRARY_SCHEMA_FILE);
+    assert!(steps == crate::library_schema(), "{how}");
     for (name, path) in crate::discover(&root).unwrap() {
         let up = "../".repeat(name.matches('/').count());
         let first = std::fs::read_to_string(path).unwrap().lines().next().map(str::to_owned);
