@@ -21,5 +21,6 @@ mod taint_eviction;
 mod tests;
 mod volumes;
 pub mod work;
+mod zones;
 
 pub use run::{Controllers, ControllersConfig};
