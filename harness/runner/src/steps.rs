@@ -20,7 +20,7 @@ use podlab_testbed::ClusterError;
 use podlab_timeline::{Entry, Event, Lane};
 use serde_json::{Value, json};
 
-use crate::{apply, backend::Backend, elapsed, judge, watch::Watcher};
+use crate::{apply, backend::Backend, elapsed, events, judge, watch::Watcher};
 
 /// How long something immediate may take before it counts as not so: an event travels apart from the status.
 const SETTLE: Duration = Duration::from_secs(2);
@@ -93,6 +93,7 @@ impl Stage<'_> {
             Step::Eventually(e) => self.eventually(e).await,
             Step::Holds(h) => self.holds(h).await,
             Step::Exactly(e) => self.exactly(e).await,
+            Step::Events(e) => self.events(e).await,
             Step::Status(s) => self.status(s).await,
             Step::Logs(l) => self.logs(l).await,
             Step::Checkpoint(c) => {
@@ -213,6 +214,15 @@ impl Stage<'_> {
         } else {
             failed(format!("event {} of {}: expected exactly {}, actual {actual}", e.event.reason, e.pod, e.n))
         }
+    }
+
+    async fn events(&self, e: &podlab_scenario::Events) -> Done {
+        let wanted = e.clone();
+        let met = self.watcher.first(move |seen| events::judge(&wanted, seen).is_ok());
+        if self.clock.timeout(e.within.map_or(SETTLE, |w| w.0), met).await.is_some() {
+            return Ok(());
+        }
+        events::judge(e, &self.watcher.look()).map_err(StepError::Failed)
     }
 
     fn pod(&self, name: &str) -> Result<std::sync::Arc<Object>, StepError> {

@@ -5,6 +5,7 @@
 #![deny(missing_docs)]
 
 mod asserts;
+mod events;
 mod explain;
 mod load;
 mod model;
@@ -17,6 +18,7 @@ mod time;
 pub use asserts::{
     Checkpoint, Elapsed, EventMatch, Eventually, Exactly, Holds, Leak, LogMatch, Matcher, Moment, RpcCount, StatusIs,
 };
+pub use events::{About, EventIs, EventKind, Events};
 pub use explain::explain;
 pub use load::{LoadError, discover, load, parse};
 pub use model::{ApiVersion, Capability, ClusterNeeds, Kind, Scenario, Snapshot, Worlds};

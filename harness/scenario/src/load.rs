@@ -105,6 +105,7 @@ fn check(scenario: &Scenario, path: &Path) -> Result<(), String> {
             Step::Elapsed(e) if !is_one_thing(&e.from) || !is_one_thing(&e.to) => {
                 return wrong("from and to of elapsed need exactly one of field, event, call and step");
             }
+            Step::Events(e) => e.check().or_else(wrong)?,
             Step::Pause(p) if p.because.trim().is_empty() => return wrong("pause.because must give the reason"),
             _ => {}
         }
@@ -113,7 +114,7 @@ fn check(scenario: &Scenario, path: &Path) -> Result<(), String> {
 }
 
 /// CNI verbs that go through a tap.
-const CNI: [&str; 2] = ["ADD", "DEL"];
+const CNI: [&str; 3] = ["ADD", "DEL", "STATUS"];
 /// CRI methods that go through a tap: all that the node agent calls.
 const CRI: [&str; 26] = [
     "Version",
