@@ -51,14 +51,17 @@ pub(crate) fn run(args: &[String]) -> Verdict {
     }
 }
 
-/// The long counts: twenty rounds of the suite, fifty kills, a soak of 500 Pods, a thousand seeds of each scenario made for
-/// exploring. CI runs a tenth of kills and Pods, and one round.
+/// The long counts: twenty rounds of the suite, fifty kills, a soak of 500 Pods, ten replays of each virtual scenario, a
+/// thousand seeds of each scenario made for exploring. CI runs a tenth of kills and Pods, one round and two replays.
 fn nightly() -> Verdict {
     let rounds = podlab("e2e", &["--rounds".into(), "20".into()])?;
     let mut kills = Command::new(env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
     kills.args(["test", "-p", "podlab-suites", "--test", "robustness"]).current_dir(root());
     kills.env("PODLAB_KILLS", "50").env("PODLAB_SOAK", "500");
-    let mut worst = rounds.max(status(&mut kills)?);
+    let mut replays = Command::new(env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
+    let replay = ["test", "-p", "podlab-suites", "--test", "world", "every_replay"];
+    replays.args(replay).env("PODLAB_REPLAYS", "10").current_dir(root());
+    let mut worst = rounds.max(status(&mut kills)?).max(status(&mut replays)?);
     let dir = root().join("scenarios/virtual/explore");
     let mut names: Vec<_> = std::fs::read_dir(&dir)
         .map_err(|e| format!("{}: {e}", dir.display()))?

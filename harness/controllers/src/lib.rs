@@ -26,5 +26,6 @@ mod taint_eviction;
 mod tests;
 mod volumes;
 pub mod work;
+mod zones;
 
 pub use run::{Controllers, ControllersConfig};

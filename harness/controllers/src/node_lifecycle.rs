@@ -22,10 +22,15 @@ use podlab_client::{
 use podlab_clock::{Clock, Mono};
 use serde_json::json;
 
-use crate::work::{Again, Key, Reconcile, key_of};
+use crate::{
+    work::{Again, Key, Reconcile, key_of},
+    zones::{Turn, Zones, zone_of},
+};
 
 /// How long a node may be silent.
 const GRACE: Duration = Duration::from_secs(50);
+/// How long a node that has never told of itself may be.
+const STARTUP: Duration = Duration::from_secs(60);
 /// How often a silent node is looked at.
 const PERIOD: Duration = Duration::from_secs(5);
 const LEASES: &str = "kube-node-lease";
@@ -51,6 +56,7 @@ pub(crate) struct NodeLifecycle {
     pub(crate) pods: Cache<Pod>,
     pub(crate) clock: Clock,
     heard: Mutex<BTreeMap<String, Heard>>,
+    zones: Mutex<Zones>,
 }
 
 fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
@@ -106,7 +112,7 @@ impl NodeLifecycle {
         (nodes, leases, pods): (Cache<Node>, Cache<Lease>, Cache<Pod>),
         clock: Clock,
     ) -> Self {
-        Self { client, events, nodes, leases, pods, clock, heard: Mutex::default() }
+        Self { client, events, nodes, leases, pods, clock, heard: Mutex::default(), zones: Mutex::default() }
     }
 
     /// Takes note of a sign of life; how long the node has been silent, and its readiness before.
@@ -147,20 +153,30 @@ impl Reconcile for NodeLifecycle {
             self.events.event(reference(&*node), EventType::Normal, "RegisteredNode", text);
         }
         let mut node = node;
-        if silent >= GRACE && status_of(&node, "Ready") != "Unknown" {
+        let (grace, shown) = match condition(&node, "Ready") {
+            Some(c) => (GRACE, c.status.as_str()),
+            None => (STARTUP, ""),
+        };
+        if silent >= grace && shown != "Unknown" {
             node = Arc::new(self.declare_unknown(&node).await?);
         }
         let ready = status_of(&node, "Ready");
+        // The cache may still show it Ready when this key comes next.
+        if let Some(heard) = self.heard.lock().unwrap_or_else(PoisonError::into_inner).get_mut(name) {
+            heard.ready.clone_from(&ready);
+        }
         if ready != "True" && before.registered && before.ready == "True" {
             let text = format!("Node {name} status is now: NodeNotReady");
             self.events.event(reference(&*node), EventType::Normal, "NodeNotReady", text);
         }
-        self.set_taints(&node).await?;
+        self.look_at_zones(&node);
+        let turn = self.set_taints(&node).await?;
         if ready != "True" {
             self.mark_pods(name).await?;
         }
         // Signs of life wake this key; silence must be noticed by itself.
-        Ok(Again::After(if ready == "True" { GRACE.saturating_sub(silent).max(PERIOD) } else { PERIOD }))
+        let next = if ready == "True" { GRACE.saturating_sub(silent).max(PERIOD) } else { PERIOD };
+        Ok(Again::After(turn.map_or(next, |t| t.min(next))))
     }
 }
 
@@ -179,9 +195,46 @@ impl NodeLifecycle {
         self.client.all::<Node>().patch_status(&key_of(node).1, &PatchKind::Strategic, &body).await
     }
 
-    async fn set_taints(&self, node: &Node) -> Result<(), ApiError> {
+    /// Takes note of how the zones are; `this` node's newest form may not be in the cache yet.
+    fn look_at_zones(&self, this: &Node) {
+        let one = |n: &Node| (zone_of(n), status_of(n, "Ready") == "True");
+        let others = self.nodes.list().into_iter().filter(|n| n.metadata.name != this.metadata.name);
+        let all: Vec<(String, bool)> = others.map(|n| one(&n)).chain([one(this)]).collect();
+        let now = self.clock.now();
+        if self.zones.lock().unwrap_or_else(PoisonError::into_inner).observe(all.into_iter(), now) {
+            let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+            heard.values_mut().for_each(|h| h.at = now);
+        }
+    }
+
+    /// The taints a node gets now, and when to look again if its Pods may not be driven off yet.
+    fn due_taints(&self, node: &Node, have: &[Taint]) -> (Vec<(&'static str, &'static str)>, Option<Duration>) {
+        let mut wanted = wanted_taints(node);
+        let drives_off = |effect: &str| effect == "NoExecute";
+        if !wanted.iter().any(|(_, effect)| drives_off(effect)) {
+            return (wanted, None);
+        }
+        let mut zones = self.zones.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = if zones.all_down() {
+            Turn::Never
+        } else if have.iter().any(|t| is_ours(t) && drives_off(&t.effect)) {
+            // One taint takes the place of the other whenever the condition changes.
+            Turn::Now
+        } else {
+            zones.take(&zone_of(node), self.clock.now())
+        };
+        match turn {
+            Turn::Now => (wanted, None),
+            Turn::After(_) | Turn::Never => {
+                wanted.retain(|(_, effect)| !drives_off(effect));
+                (wanted, if let Turn::After(wait) = turn { Some(wait) } else { None })
+            }
+        }
+    }
+
+    async fn set_taints(&self, node: &Node) -> Result<Option<Duration>, ApiError> {
         let have = node.spec.as_ref().and_then(|s| s.taints.clone()).unwrap_or_default();
-        let wanted = wanted_taints(node);
+        let (wanted, again) = self.due_taints(node, &have);
         let mut next: Vec<Taint> = have
             .iter()
             .filter(|t| !is_ours(t) || wanted.contains(&(t.key.as_str(), t.effect.as_str())))
@@ -194,30 +247,36 @@ impl NodeLifecycle {
             }
         }
         if next == have {
-            return Ok(());
+            return Ok(again);
         }
         let body = json!({"metadata": {"resourceVersion": node.metadata.resource_version}, "spec": {"taints": next}});
         match self.client.all::<Node>().patch(&key_of(node).1, &PatchKind::Merge, &body).await {
             Err(e) if !e.is_not_found() => Err(e),
-            _ => Ok(()),
+            _ => Ok(again),
         }
     }
 
     /// Pods of a node that is not Ready are not Ready either.
     async fn mark_pods(&self, node: &str) -> Result<(), ApiError> {
+        let is_ready = |pod: &Pod| {
+            let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or(&[]);
+            conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
+        };
         for pod in self.pods.list() {
             let here = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()) == Some(node);
-            let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or(&[]);
-            if !here || !conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True") {
+            if !here || !is_ready(&pod) {
                 continue;
             }
             let (namespace, name) = key_of(&*pod);
+            // The cache may be behind the mark of a moment ago; the API knows.
+            let now = self.client.namespaced::<Pod>(&namespace).get_opt(&name).await?;
+            let Some(pod) = now.filter(|p| p.metadata.uid == pod.metadata.uid && is_ready(p)) else { continue };
             let body = json!({"status": {"conditions": [{
                 "type": "Ready", "status": "False", "reason": null, "message": null, "observedGeneration": pod.metadata.generation,
                 "lastTransitionTime": self.clock.wall_secs().to_string()}]}});
             match self.client.namespaced::<Pod>(&namespace).patch_status(&name, &PatchKind::Strategic, &body).await {
                 Err(e) if !e.is_not_found() => return Err(e),
-                _ => self.events.event(reference(&*pod), EventType::Warning, "NodeNotReady", "Node is not ready"),
+                _ => self.events.event(reference(&pod), EventType::Warning, "NodeNotReady", "Node is not ready"),
             }
         }
         Ok(())

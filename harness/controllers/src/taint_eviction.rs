@@ -74,13 +74,18 @@ impl Reconcile for TaintEviction {
             self.scheduled.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone());
             return Ok(Again::After(Duration::try_from(due.duration_since(now)).unwrap_or(Duration::from_secs(1))));
         }
+        let api = self.client.namespaced::<Pod>(&key.0);
+        // The cache may be behind the mark of a moment ago; the API knows.
+        let marked = |p: Pod| p.metadata.uid != pod.metadata.uid || p.metadata.deletion_timestamp.is_some();
+        if api.get_opt(&key.1).await?.is_none_or(marked) {
+            return Ok(Again::OnChange);
+        }
         self.forget(key);
         self.say(key, format!("Marking for deletion Pod {}/{}", key.0, key.1));
         let body = json!({"status": {"conditions": [{
             "type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager",
             "message": "Taint manager: deleting due to NoExecute taint", "observedGeneration": pod.metadata.generation,
             "lastProbeTime": null, "lastTransitionTime": self.clock.wall_secs().to_string()}]}});
-        let api = self.client.namespaced::<Pod>(&key.0);
         match api.patch_status(&key.1, &PatchKind::Strategic, &body).await {
             Err(e) if !e.is_not_found() => return Err(e),
             _ => {}

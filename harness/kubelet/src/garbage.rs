@@ -45,25 +45,43 @@ fn label(labels: &BTreeMap<String, String>, key: &str) -> String {
 
 /// Removes dead containers: of each Pod and name all but the newest, and of finished Pods what `keep` says.
 pub(crate) async fn remove_dead_containers(agent: &Agent, keep: Keep) {
-    let exited = v1::ContainerFilter {
-        state: Some(v1::ContainerStateValue { state: v1::ContainerState::ContainerExited.into() }),
-        ..Default::default()
-    };
     let mut by_name: BTreeMap<(String, String), Vec<v1::Container>> = BTreeMap::new();
-    for c in agent.runtime.list_containers(exited).await.unwrap_or_default() {
+    for c in agent.runtime.list_containers(v1::ContainerFilter::default()).await.unwrap_or_default() {
         let key = (label(&c.labels, labels::POD_UID), label(&c.labels, labels::CONTAINER_NAME));
         if !key.0.is_empty() {
             by_name.entry(key).or_default().push(c);
         }
     }
-    for ((uid, _), mut list) in by_name {
+    for ((uid, _), list) in by_name {
         // Whoever lost its worker altogether is an orphan, and those are removed elsewhere with their sandbox.
         let left = usize::from(keep == Keep::Newest || !agent.workers.is_cleaned(&uid));
-        list.sort_by_key(|c| std::cmp::Reverse(c.created_at));
-        for c in list.iter().skip(left) {
-            remove_container(agent, c).await;
+        for c in surplus(list, left) {
+            remove_container(agent, &c).await;
         }
     }
+}
+
+/// Of all containers of one name those that may go when `left` dead ones stay. Of two that were made in the same instant
+/// the later attempt is the newer one.
+fn surplus(mut list: Vec<v1::Container>, mut left: usize) -> Vec<v1::Container> {
+    let attempt = |c: &v1::Container| label(&c.annotations, labels::RESTART_COUNT).parse::<u32>().unwrap_or(0);
+    list.sort_by_key(|c| std::cmp::Reverse((c.created_at, attempt(c))));
+    let all_go = left == 0;
+    let mut first = true;
+    list.retain(|c| {
+        let newest = std::mem::take(&mut first);
+        match c.state() {
+            v1::ContainerState::ContainerExited if left > 0 => {
+                left -= 1;
+                false
+            }
+            v1::ContainerState::ContainerExited => true,
+            // The newest may be about to start; one with a successor never will.
+            v1::ContainerState::ContainerCreated => all_go || !newest,
+            v1::ContainerState::ContainerRunning | v1::ContainerState::ContainerUnknown => false,
+        }
+    });
+    list
 }
 
 /// Removes a container with its logs.
@@ -137,5 +155,38 @@ fn remove_stray_logs(agent: &Agent) {
         if agent.host.lstat(&link).is_ok() && agent.host.stat(&link).is_err() {
             let _ = agent.host.remove_file(&link);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn container(id: &str, state: v1::ContainerState, created_at: i64, attempt: u32) -> v1::Container {
+        let annotations = BTreeMap::from([(labels::RESTART_COUNT.to_owned(), attempt.to_string())]);
+        v1::Container { id: id.to_owned(), state: state.into(), created_at, annotations, ..Default::default() }
+    }
+
+    fn ids(list: Vec<v1::Container>, left: usize) -> Vec<String> {
+        surplus(list, left).into_iter().map(|c| c.id).collect()
+    }
+
+    #[test]
+    fn the_newest_dead_container_stays_also_among_those_of_one_instant() {
+        use v1::ContainerState::{ContainerCreated as Created, ContainerExited as Exited, ContainerRunning as Running};
+        for swapped in [false, true] {
+            let mut list = vec![container("a", Exited, 5, 0), container("b", Exited, 5, 1)];
+            if swapped {
+                list.reverse();
+            }
+            assert_eq!(ids(list.clone(), 1), ["a"]);
+            assert_eq!(ids(list, 0), ["b", "a"]);
+        }
+        let dead = || vec![container("a", Exited, 1, 0), container("b", Exited, 2, 1)];
+        let with = |more: v1::Container| dead().into_iter().chain([more]).collect::<Vec<_>>();
+        assert_eq!(ids(with(container("c", Running, 3, 2)), 1), ["a"]);
+        assert_eq!(ids(with(container("c", Created, 3, 2)), 1), ["a"], "it is about to start");
+        let never = vec![container("a", Created, 1, 1), container("b", Running, 2, 2)];
+        assert_eq!(ids(never, 1), ["a"], "it never will");
     }
 }

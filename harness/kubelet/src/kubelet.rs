@@ -260,9 +260,16 @@ async fn start(agent: &Arc<Agent>, feeds: Feeds) {
             }
             agent.clock.sleep(Duration::from_millis(5)).await;
         }
-        match pleg::inventory(agent).await {
-            Ok(uids) => *agent.inventory.lock() = uids,
-            Err(error) => tracing::warn!(%error, "runtime not listed"),
+        // An agent that does not know what runs would start it a second time.
+        loop {
+            match pleg::inventory(agent).await {
+                Ok(uids) => {
+                    *agent.inventory.lock() = uids;
+                    break;
+                }
+                Err(error) => tracing::warn!(%error, "runtime not listed"),
+            }
+            agent.clock.sleep(Duration::from_millis(100)).await;
         }
         agent.qos_changed();
         agent.say.node("Starting", "Starting kubelet.");

@@ -55,4 +55,4 @@ pub use host::{
 };
 pub use kubelet::{Deps, Kubelet, KubeletError};
 pub use runtime::{Cri, CriSocket, EventStream, ExecOutput, Images, Runtime, RuntimeError};
-pub use server::ServerError;
+pub use server::{ServerError, log_source};

@@ -70,7 +70,8 @@ pub fn statuses(
         if let Some(newest) = seen.next() {
             *status = convert(view, newest, old(&name));
         }
-        if let Some(before) = seen.next() {
+        // One that was created and never started, because the agent died in between, is nobody's last end.
+        if let Some(before) = seen.find(|r| r.state == RuntimeState::Exited) {
             status.last_state = Some(state_of(view, before));
         }
     }

@@ -98,6 +98,21 @@ mod tests {
         ]
     }
 
+    /// Source: k/k pkg/kubelet/pod_workers.go completeWork.
+    #[test]
+    fn a_worker_comes_again_when_upstreams_would() {
+        let (secs, ms) = (Duration::from_secs, Duration::from_millis);
+        let last = 1.0;
+        for (outcome, least, most) in [
+            (SyncOutcome::Done, secs(60), secs(90)),
+            (SyncOutcome::Failed, secs(10), secs(15)),
+            (SyncOutcome::NetworkNotReady, secs(1), ms(1500)),
+            (SyncOutcome::BackingOff(secs(20)), secs(20), secs(30)),
+        ] {
+            assert_eq!((requeue(outcome, RESYNC, 0.0), requeue(outcome, RESYNC, last)), (least, most), "{outcome:?}");
+        }
+    }
+
     #[test]
     fn what_falls_due_is_not_late() {
         assert_eq!(requeue(SyncOutcome::Due(Duration::from_secs(30)), RESYNC, 0.9), Duration::from_secs(30));

@@ -7,6 +7,7 @@
 mod apply;
 mod backend;
 mod elapsed;
+mod events;
 mod exec;
 pub mod explore;
 mod invariants;

@@ -22,7 +22,8 @@ use podlab_timeline::{Entry, Event, Lane};
 use serde_json::{Value, json};
 
 use crate::{
-    apply, backend::Backend, elapsed, elapsed::Wrong, judge, leaks, overcommit::Overcommit, temporal, watch::Watcher,
+    apply, backend::Backend, elapsed, elapsed::Wrong, events, judge, leaks, overcommit::Overcommit, temporal,
+    watch::Watcher,
 };
 
 /// How long something immediate may take before it counts as not so: an event travels apart from the status.
@@ -115,6 +116,7 @@ impl Stage<'_> {
             Step::Eventually(e) => self.eventually(e).await,
             Step::Holds(h) => self.holds(h).await,
             Step::Exactly(e) => self.exactly(e).await,
+            Step::Events(e) => self.events(e).await,
             Step::Status(s) => self.status(s).await,
             Step::Logs(l) => self.logs(l).await,
             Step::Checkpoint(c) => {
@@ -274,6 +276,15 @@ impl Stage<'_> {
         } else {
             failed(format!("event {} of {}: expected exactly {}, actual {actual}", e.event.reason, e.pod, e.n))
         }
+    }
+
+    async fn events(&self, e: &podlab_scenario::Events) -> Done {
+        let wanted = e.clone();
+        let met = self.watcher.first(move |seen| events::judge(&wanted, seen).is_ok());
+        if self.clock.timeout(e.within.map_or(SETTLE, |w| w.0), met).await.is_some() {
+            return Ok(());
+        }
+        events::judge(e, &self.watcher.look()).map_err(StepError::Failed)
     }
 
     fn pod(&self, name: &str) -> Result<std::sync::Arc<Object>, StepError> {

@@ -29,6 +29,8 @@ pub(crate) struct Seen {
     pub(crate) gone: BTreeSet<String>,
     /// Events by object name.
     pub(crate) events: BTreeMap<String, Arc<Object>>,
+    /// Names of events as they were written first.
+    pub(crate) written: Vec<String>,
     fields: BTreeMap<(String, String), String>,
     ready: BTreeSet<String>,
 }
@@ -173,7 +175,12 @@ impl Watcher {
     }
 
     fn take_event(&self, event: &Arc<Object>) {
-        self.look().events.insert(event.name().to_owned(), event.clone());
+        {
+            let mut seen = self.look();
+            if seen.events.insert(event.name().to_owned(), event.clone()).is_none() {
+                seen.written.push(event.name().to_owned());
+            }
+        }
         let text = |path: &[&str]| event.str_at(path).unwrap_or_default().to_owned();
         if text(&["involvedObject", "kind"]) != "Pod" {
             return;

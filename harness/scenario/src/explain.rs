@@ -120,6 +120,7 @@ pub fn sentence(step: &Step) -> String {
         Step::Eventually(e) => format!("Within {}, {}.", span(e.within), matcher(&e.what)),
         Step::Holds(h) => format!("For {}, {} all the time.", span(h.duration), matcher(&h.what)),
         Step::Exactly(e) => format!("Pod {} has exactly {} events {}.", e.pod, e.n, event(&e.event)),
+        Step::Events(e) => e.sentence(),
         Step::Status(s) => format!("`{}` of Pod {} is `{}`.", s.path, s.pod, s.equals),
         Step::Logs(l) => {
             let which = if l.previous { "log of the run before" } else { "log" };

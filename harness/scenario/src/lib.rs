@@ -7,6 +7,7 @@
 mod asserts;
 mod cel;
 mod check;
+mod events;
 mod expand;
 mod explain;
 mod flow;
@@ -29,6 +30,7 @@ pub use asserts::{
     Checkpoint, Elapsed, EventMatch, Eventually, Exactly, Holds, Leak, LogMatch, Matcher, Moment, RpcCount, StatusIs,
 };
 pub use cel::{BUILTINS, Cel, Vars};
+pub use events::{About, EventIs, EventKind, Events};
 pub use explain::{explain, sentence};
 pub use flow::{
     Allow, Budgets, Expect, ForEach, Group, If, Invariant, LibraryKind, Never, Repeat, Retry, StepLibrary, Use,

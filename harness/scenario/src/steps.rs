@@ -37,6 +37,8 @@ pub enum Step {
     Holds(Holds),
     /// Demands an exact number of events.
     Exactly(Exactly),
+    /// Demands the whole list of events about one object.
+    Events(crate::Events),
     /// Looks at a field of an object now.
     Status(StatusIs),
     /// Looks at a container's log.

@@ -1,7 +1,10 @@
 //! The virtual world itself: the same seed is the same run to the byte, other seeds are other interleavings of the same
 //! behaviour, and a search finds what was put in for it to find.
 
-use std::{collections::BTreeSet, path::PathBuf};
+mod clockwork;
+mod table;
+
+use std::{collections::BTreeSet, path::PathBuf, sync::Mutex};
 
 use podlab_runner::{
     Outcome, Played, VirtualOptions,
@@ -33,21 +36,62 @@ fn normal(p: &Played) -> Vec<String> {
     p.trial.timelines.iter().map(|(k, t)| format!("{}\n{}", k.name, t.normal_form(&names))).collect()
 }
 
-#[test]
-fn ten_replays_of_a_seed_are_one_run_to_the_byte() {
-    for name in [
-        "volumes/claim-keeps-data-over-pods",
-        "recovery/agent-restart-leaves-the-container-alone",
-        "network/cni-add-fails-twice-then-heals",
-        "scheduling/anti-affinity-spreads-over-two-nodes",
-        "status/payment-service-starts",
-    ] {
-        let r = named(name);
-        let first = suite::log_bytes(&played(&r, 11).entries);
-        for _ in 1..10 {
-            assert!(suite::log_bytes(&played(&r, 11).entries) == first, "{name}: a replay differs");
+/// How often each scenario is played with one seed: twice, or as often as `PODLAB_REPLAYS` says. Nightly says ten.
+fn replays() -> usize {
+    std::env::var("PODLAB_REPLAYS").ok().and_then(|n| n.parse().ok()).unwrap_or(2).max(2)
+}
+
+/// The first line in which two logs differ.
+fn difference(a: &[u8], b: &[u8]) -> String {
+    let (a, b) = (String::from_utf8_lossy(a), String::from_utf8_lossy(b));
+    let (mut a, mut b) = (a.lines(), b.lines());
+    loop {
+        match (a.next(), b.next()) {
+            (None, None) => return "nothing".into(),
+            (x, y) if x != y => return format!("{} against {}", x.unwrap_or("the end"), y.unwrap_or("the end")),
+            _ => {}
         }
     }
+}
+
+#[test]
+fn every_replay_of_a_seed_is_one_run_to_the_byte() {
+    let (next, wrong) = (Mutex::new(scenarios().into_iter()), Mutex::new(Vec::new()));
+    let judge = || {
+        loop {
+            let Some(r) = next.lock().unwrap().next() else { return };
+            let first = suite::log_bytes(&played(&r, 11).entries);
+            for n in 1..replays() {
+                let again = suite::log_bytes(&played(&r, 11).entries);
+                if again != first {
+                    wrong.lock().unwrap().push(format!("{}, replay {n}: {}", r.name, difference(&first, &again)));
+                    break;
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(judge);
+        }
+    });
+    let wrong = wrong.into_inner().unwrap();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_scenario_of_both_worlds_keeps_a_timeline_to_compare_them_by() {
+    let both = scenarios().into_iter().filter(|r| r.worlds(None).len() == 2);
+    let loose: Vec<String> = both.filter(|r| r.scenario.snapshot.is_none()).map(|r| r.name).collect();
+    assert!(loose.is_empty(), "{loose:?}");
+}
+
+#[test]
+fn twenty_five_scenarios_run_on_real_containers() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../scenarios");
+    let all = suite::read(&root, "").unwrap();
+    let real = all.iter().filter(|r| !r.worlds(Some(World::Real)).is_empty()).count();
+    assert!(real >= 25, "{real}");
 }
 
 #[test]

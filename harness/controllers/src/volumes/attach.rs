@@ -108,9 +108,12 @@ impl Attach {
         self.seen.drivers.get("", driver).is_none_or(|d| d.spec.attach_required.unwrap_or(true))
     }
 
-    /// Says something to a Pod about a volume, once.
+    /// Says something to a Pod about a volume, once. That a volume is attached elsewhere is one thing, however many Pods
+    /// use it there meanwhile. Source: actual_state_of_world.go MultiAttachErrorReported.
     fn tell(&self, pod: &Pod, volume: &str, kind: EventType, reason: &'static str, note: String) {
-        let key = (pod.metadata.uid.clone().unwrap_or_default(), volume.to_owned(), note.clone());
+        const ELSEWHERE: &str = "Multi-Attach error";
+        let thing = if note.starts_with(ELSEWHERE) { ELSEWHERE.to_owned() } else { note.clone() };
+        let key = (pod.metadata.uid.clone().unwrap_or_default(), volume.to_owned(), thing);
         if self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(key) {
             self.events.event(reference(pod), kind, reason, note);
         }

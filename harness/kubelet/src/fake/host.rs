@@ -4,7 +4,10 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     path::{Component, Path, PathBuf},
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -61,17 +64,23 @@ pub struct MemoryHost {
     disk: Mutex<Box<dyn Fn() -> DiskStats + Send>>,
     /// Counts changes of files, for those who watch.
     revision: watch::Sender<u64>,
+    /// Watchers are told of nothing.
+    unwatched: AtomicBool,
 }
 
 /// Waits for the next change of any file.
 struct Watched {
     clock: Clock,
     revision: watch::Receiver<u64>,
+    deaf: bool,
 }
 
 #[async_trait]
 impl Changes for Watched {
     async fn next(&mut self, wait: Duration) {
+        if self.deaf {
+            return self.clock.sleep(wait).await;
+        }
         // A host that is gone changes no more.
         let _ = self.clock.timeout(wait, self.revision.changed()).await;
     }
@@ -95,9 +104,15 @@ impl MemoryHost {
             state: Mutex::new(State { pids: (32_768, 100), ..State::default() }),
             disk: Mutex::new(Box::new(move || disk)),
             revision: watch::Sender::new(0),
+            unwatched: AtomicBool::new(false),
         };
         host.put(Path::new("/"), FileKind::Dir, 0o755, Vec::new(), PathBuf::new());
         Arc::new(host)
+    }
+
+    /// From now on whoever begins to watch a directory is told of nothing, as on a file system without notification.
+    pub fn tell_no_changes(&self) {
+        self.unwatched.store(true, Ordering::Release);
     }
 
     /// Lets somebody answer its probes; the first one told does.
@@ -424,7 +439,8 @@ impl Host for MemoryHost {
     }
 
     fn watch(&self, _dir: &Path) -> Box<dyn Changes> {
-        Box::new(Watched { clock: self.clock, revision: self.revision.subscribe() })
+        let deaf = self.unwatched.load(Ordering::Acquire);
+        Box::new(Watched { clock: self.clock, revision: self.revision.subscribe(), deaf })
     }
 
     async fn http_get(&self, probe: &HttpProbe, timeout: Duration) -> Result<HttpAnswer, String> {

@@ -6,9 +6,9 @@ use podlab_cri::v1;
 
 use crate::agent::{Agent, HandlerFeatures, RuntimeHealth};
 
-/// How often the runtime is asked once it works.
+/// How often the runtime is asked once it has worked. Source: k/k pkg/kubelet/kubelet.go updateRuntimeUp.
 const POLL: Duration = Duration::from_secs(5);
-/// How often while it does not: a node must become ready as soon as its runtime is.
+/// How often before that: a node must become ready as soon as its runtime is.
 const POLL_STARTING: Duration = Duration::from_millis(20);
 
 /// Asks once.
@@ -51,15 +51,16 @@ pub(crate) async fn watch_health(agent: Arc<Agent>) {
     let shutdown = agent.shutdown.clone();
     let _ = shutdown
         .run_until_cancelled(async {
+            let mut worked = false;
             loop {
                 let health = check(&agent).await;
-                let works = health.runtime_problem.is_none() && health.network_problem.is_none();
+                worked |= health.runtime_problem.is_none() && health.network_problem.is_none();
                 agent.health.send_if_modified(|old| {
                     let changed = *old != health;
                     *old = health;
                     changed
                 });
-                agent.clock.sleep(if works { POLL } else { POLL_STARTING }).await;
+                agent.clock.sleep(if worked { POLL } else { POLL_STARTING }).await;
             }
         })
         .await;

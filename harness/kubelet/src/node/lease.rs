@@ -14,6 +14,9 @@ use crate::agent::Agent;
 
 /// Where leases of nodes live.
 const NAMESPACE: &str = "kube-node-lease";
+/// How much later than its period a renewal may come.
+/// Source: k/k staging/src/k8s.io/component-helpers/apimachinery/lease/controller.go Run.
+const JITTER: f64 = 0.04;
 /// Pause after a failed write; doubles up to [`RETRY_MAX`].
 const RETRY_FIRST: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(7);
@@ -29,7 +32,7 @@ pub(crate) async fn renew(agent: Arc<Agent>) {
                 match write(&agent).await {
                     Ok(()) => {
                         pause = RETRY_FIRST;
-                        agent.clock.sleep(period).await;
+                        agent.clock.sleep(period.mul_f64(1.0 + JITTER * agent.rng.unit())).await;
                     }
                     Err(error) => {
                         tracing::debug!(%error, "lease not renewed");

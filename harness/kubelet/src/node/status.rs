@@ -13,6 +13,7 @@ use podlab_api::{
     },
     k8s_openapi::apimachinery::pkg::api::resource::Quantity,
     meta::Time,
+    parse_milli,
 };
 use podlab_client::PatchKind;
 use podlab_clock::Mono;
@@ -24,6 +25,9 @@ use crate::{
     config::KubeletConfig,
     container::downward::Allocatable,
 };
+
+/// How much later than its period a look may come. Source: k/k pkg/kubelet/kubelet.go Run.
+const JITTER: f64 = 0.04;
 
 /// Builds the status as it is now, keeping transition times of what did not change.
 pub(crate) async fn build(agent: &Agent, old: &NodeStatus) -> NodeStatus {
@@ -195,13 +199,20 @@ async fn keep_reporting(agent: &Arc<Agent>) {
     let mut in_use = agent.volumes.subscribe_in_use();
     let mut written: Option<Mono> = None;
     let mut said: BTreeMap<String, String> = BTreeMap::new();
+    let report = agent.config.node_report_period;
+    let mut wait = report;
     loop {
         let old = agent.node.lock().status.clone().unwrap_or_default();
         let next = build(agent, &old).await;
-        let due = written.is_none_or(|t| agent.clock.now().since(t) >= agent.config.node_report_period);
-        if due || comparable(&next) != comparable(&old) {
+        let due = written.is_none_or(|t| agent.clock.now().since(t) >= wait);
+        let changed = comparable(&next) != comparable(&old);
+        if due || changed {
+            // After a change, and at first, the next report is somewhere around a period away, so that nodes that change
+            // together do not report together. Source: k/k pkg/kubelet/kubelet_node_status.go calculateDelay.
+            let first = written.is_none();
             match write(agent, &next).await {
                 Ok(node) => {
+                    wait = if changed || first { report.mul_f64(0.5 + agent.rng.unit()) } else { report };
                     written = Some(agent.clock.now());
                     *agent.node.lock() = node;
                     say_changes(agent, &next, &mut said);
@@ -226,18 +237,25 @@ async fn keep_reporting(agent: &Arc<Agent>) {
                     return;
                 }
             }
-            () = agent.clock.sleep(agent.config.node_status_period) => {}
+            () = agent.clock.sleep(agent.config.node_status_period.mul_f64(1.0 + JITTER * agent.rng.unit())) => {}
         }
     }
 }
 
-/// A status without its heartbeats.
+/// A status without its heartbeats, in one spelling.
 fn comparable(s: &NodeStatus) -> NodeStatus {
     let mut s = s.clone();
     for c in s.conditions.iter_mut().flatten() {
         c.last_heartbeat_time = None;
     }
     s.volumes_attached = None;
+    // The API spells quantities its own way and leaves empty lists out.
+    s.images = s.images.filter(|i| !i.is_empty());
+    for q in [&mut s.allocatable, &mut s.capacity].into_iter().flatten().flat_map(|m| m.values_mut()) {
+        if let Ok(n) = parse_milli(&q.0) {
+            q.0 = n.to_string();
+        }
+    }
     s
 }
 

@@ -178,6 +178,11 @@ impl Mailbox {
         }
     }
 
+    /// Whether something has happened since the worker looked last.
+    pub(crate) fn has_news(&self) -> bool {
+        self.inbox.lock().pending
+    }
+
     /// Marks the worker as done.
     pub(crate) fn finish(&self) {
         self.inbox.lock().finished = true;

@@ -158,7 +158,8 @@ impl Worker {
     /// Whether the container's last end is too recent; the message and when it may start again.
     /// Source: k/k pkg/kubelet/kuberuntime/kuberuntime_manager.go doBackOff.
     fn crash_backoff(&self, round: &Round, kind: ContainerKind, c: &Container) -> Option<(String, Timestamp)> {
-        let record = round.runtime.container(&c.name).filter(|r| r.state == RuntimeState::Exited)?;
+        // The newest that has ended: a newer one may have been created and never started.
+        let record = round.runtime.containers.iter().find(|r| r.name == c.name && r.state == RuntimeState::Exited)?;
         let agent = &self.agent;
         let ended = record.finished_at.unwrap_or(record.created_at);
         let label = spec::pod_label(&round.pod);

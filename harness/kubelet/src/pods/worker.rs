@@ -155,7 +155,27 @@ impl Worker {
                 WorkerState::Finished => return,
             };
             let due = requeue(next, self.agent.config.sync_period, self.agent.rng.unit());
-            self.mailbox.wait(&self.agent.clock, due).await;
+            match state {
+                WorkerState::Syncing => self.rest(&pod, due).await,
+                _ => self.mailbox.wait(&self.agent.clock, due).await,
+            }
+        }
+    }
+
+    /// Waits for news or for `due`. Volumes that failed are tried again meanwhile, each after its own back-off: upstream's
+    /// reconciler knows nothing of the workers' turns. Source: k/k pkg/kubelet/volumemanager/reconciler.
+    async fn rest(&self, pod: &Pod, due: Duration) {
+        let clock = self.agent.clock;
+        let end = clock.now().after(due);
+        loop {
+            let next = self.agent.volumes.next_try(pod).filter(|at| *at < end);
+            self.mailbox.wait(&clock, next.unwrap_or(end).since(clock.now())).await;
+            if next.is_none() || self.mailbox.has_news() {
+                return;
+            }
+            if self.agent.volumes.try_due(pod, &self.mailbox.ending).await.is_none() {
+                return;
+            }
         }
     }
 

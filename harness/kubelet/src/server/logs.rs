@@ -64,7 +64,10 @@ fn options(agent: &Agent, q: &Query) -> Result<Options, String> {
 }
 
 /// The id of the container whose log is meant, or upstream's words for why there is none.
-fn choose(pod: &str, container: &str, status: &PodStatus, previous: bool) -> Result<String, String> {
+///
+/// # Errors
+/// Those words, as the API passes them on.
+pub fn choose(pod: &str, container: &str, status: &PodStatus, previous: bool) -> Result<String, String> {
     let lists = [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
     let found: Option<&ContainerStatus> = lists.into_iter().flatten().flatten().find(|s| s.name == container);
     let place = format!("container \"{container}\" in pod \"{pod}\"");

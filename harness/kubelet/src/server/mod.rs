@@ -13,6 +13,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 
+pub use self::logs::choose as log_source;
 use crate::{agent::Agent, config::ServerConfig};
 
 /// How long a client may take for its TLS handshake.

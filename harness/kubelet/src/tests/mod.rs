@@ -3,7 +3,9 @@
 mod api;
 mod lifecycle;
 mod node;
+mod numbers;
 mod restart;
+mod sequences;
 mod storage;
 
 use std::{sync::Arc, time::Duration};

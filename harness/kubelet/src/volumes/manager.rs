@@ -123,20 +123,8 @@ impl VolumeManager {
         let wanted = used_volumes(pod);
         let deadline = self.shared.clock.now().after(volume::MOUNT_TIMEOUT);
         loop {
-            let now = self.shared.clock.now();
-            let due: Vec<&Volume> = {
-                let pods = self.pods.lock();
-                let state = pods.get(&uid);
-                let ready = |v: &&&Volume| {
-                    let failed = state.and_then(|s| s.failures.get(&v.name));
-                    !state.is_some_and(|s| s.mounted.contains_key(&v.name)) && failed.is_none_or(|(_, at)| *at <= now)
-                };
-                wanted.iter().filter(ready).copied().collect()
-            };
-            let tries = join_all(due.iter().map(|v| self.try_one(pod, v)));
-            let Some(results) = ending.run_until_cancelled(tries).await else { return Ok(None) };
-            for (v, result) in due.iter().zip(results) {
-                self.note(pod, &uid, v, result);
+            if self.try_due(pod, ending).await.is_none() {
+                return Ok(None);
             }
             let (missing, next) = self.missing(&uid, &wanted);
             if missing.is_empty() {
@@ -155,6 +143,33 @@ impl VolumeManager {
                 return Ok(None);
             }
         }
+    }
+
+    /// Tries the volumes that are missing and whose back-off is over; `None` when `ending` was cancelled.
+    pub(crate) async fn try_due(&self, pod: &Pod, ending: &CancellationToken) -> Option<()> {
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        let now = self.shared.clock.now();
+        let due: Vec<&Volume> = {
+            let pods = self.pods.lock();
+            let state = pods.get(&uid);
+            let ready = |v: &&Volume| {
+                let failed = state.and_then(|s| s.failures.get(&v.name));
+                !state.is_some_and(|s| s.mounted.contains_key(&v.name)) && failed.is_none_or(|(_, at)| *at <= now)
+            };
+            used_volumes(pod).into_iter().filter(ready).collect()
+        };
+        let tries = join_all(due.iter().map(|v| self.try_one(pod, v)));
+        let results = ending.run_until_cancelled(tries).await?;
+        for (v, result) in due.iter().zip(results) {
+            self.note(pod, &uid, v, result);
+        }
+        Some(())
+    }
+
+    /// When the next volume of a Pod that failed before is tried again; `None` when none has.
+    pub(crate) fn next_try(&self, pod: &Pod) -> Option<Mono> {
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        self.missing(uid, &used_volumes(pod)).1
     }
 
     fn missing(&self, uid: &str, wanted: &[&Volume]) -> (Vec<String>, Option<Mono>) {

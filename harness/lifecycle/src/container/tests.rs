@@ -64,6 +64,24 @@ fn the_container_before_becomes_the_last_state() {
 }
 
 #[test]
+fn a_container_that_was_never_started_hides_no_earlier_end() {
+    let at = |state, code, restarts| {
+        let mut r = record("c", state, code);
+        (r.id, r.restart_count) = (format!("c{restarts}"), restarts);
+        r
+    };
+    let (running, created) = (at(RuntimeState::Running, 0, 3), at(RuntimeState::Created, 0, 2));
+    let pod = mk_pod("Always", &[], &["c"]);
+    let all = vec![running.clone(), created.clone(), at(RuntimeState::Exited, 7, 1)];
+    let s = one(&pod, all, &StartFailures::new(), &[]);
+    assert_eq!(s.last_state.as_ref().map(words), Some("terminated:7".to_owned()));
+    // Nor the end an earlier status told of, when the runtime has forgotten that container.
+    let old = one(&pod, vec![at(RuntimeState::Exited, 7, 1)], &StartFailures::new(), &[]);
+    let s = one(&pod, vec![running, created], &StartFailures::new(), &[old]);
+    assert_eq!(s.last_state.as_ref().map(words), Some("terminated:7".to_owned()));
+}
+
+#[test]
 fn a_container_that_vanished_while_running_counts_as_a_restart() {
     let pod = mk_pod("Always", &[], &["c"]);
     let old = one(&pod, vec![record("c", RuntimeState::Running, 0)], &StartFailures::new(), &[]);

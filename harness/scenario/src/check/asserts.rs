@@ -52,6 +52,7 @@ pub(crate) fn malformed(step: &Step) -> Option<String> {
             }
             n.of.as_ref().and_then(|m| moments(&[("never.of", m)]))
         }
+        Step::Events(e) => e.check().err().map(str::to_owned),
         Step::Elapsed(e) => moments(&[("elapsed.from", &e.from), ("elapsed.to", &e.to)]),
         Step::Order(o) => o
             .moments

@@ -112,3 +112,20 @@ fn an_explanation_has_a_sentence_for_every_fault_and_step() {
     );
     assert!(text.contains("1. Within 10 s, Pod a has Ready=True."), "{text}");
 }
+
+#[test]
+fn a_list_of_events_is_about_one_object_and_not_empty() {
+    let with = |events: &str| format!("{GOOD}- events: {events}\n");
+    let one = "{type: Normal, reason: Started, message: Container started}";
+    let good = parse(&with(&format!("{{pod: a, are: [{one}]}}")), Path::new("x.yaml")).unwrap();
+    assert!(crate::explain("x", &good).contains("The events of Pod a are, in order: Started (Container started)."));
+    for (events, words) in [
+        (format!("{{are: [{one}]}}"), "exactly one of pod and about"),
+        ("{pod: a, are: []}".to_owned(), "shows nothing"),
+        ("{pod: a, are: [{type: Normal, reason: R, message: m, count: 1, atLeast: 1}]}".to_owned(), "not both"),
+        ("{pod: a, are: [{type: Odd, reason: R, message: m}]}".to_owned(), "Odd"),
+    ] {
+        let text = error(&with(&events));
+        assert!(text.contains(words), "{events}: {text}");
+    }
+}

@@ -58,8 +58,10 @@ impl<N: NetworkPlugin> NetworkPlugin for CniTap<N> {
         self.tapped("DEL", request, self.inner.del(request)).await
     }
 
+    /// Asked each few seconds, so it is not recorded.
     async fn status(&self) -> Result<(), NetworkError> {
-        self.inner.status().await
+        let failed = |e: Injected| NetworkError(e.message);
+        self.tap.through(Call::Cni { command: "STATUS", pod: "" }, None, failed, self.inner.status()).await
     }
 
     async fn gc(&self, valid: &[String]) -> Result<(), NetworkError> {

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -17,7 +17,7 @@ use podlab_client::{Api, Client, WatchOptions};
 use podlab_clock::{Clock, Rng};
 use podlab_controllers::{Controllers, ControllersConfig};
 use podlab_fault::Plan;
-use podlab_kubelet::{ExecOutput, Mutant};
+use podlab_kubelet::{ExecOutput, Mutant, Runtime as _};
 use podlab_scheduler::{Scheduler, SchedulerConfig};
 use podlab_store::{Durable, Store, StoreConfig};
 use podlab_timeline::{Entry, MemorySink, Recorder};
@@ -213,6 +213,8 @@ impl VirtualCluster {
             while !matches!(accounts.get_opt("default").await, Ok(Some(_))) {
                 self.clock.sleep(Duration::from_millis(1)).await;
             }
+            // Whatever is on its way reaches everybody first: a scheduler that has not heard of the node begins with a back-off.
+            self.clock.sleep(Duration::from_millis(1)).await;
         };
         self.clock.timeout(within, all).await.ok_or(WorldError::NotReady(within))
     }
@@ -291,22 +293,13 @@ impl VirtualCluster {
     ) -> Result<String, ApiError> {
         let (node, status) = self.container(namespace, pod, container).await?;
         let name = status.get("name").and_then(|v| v.as_str()).unwrap_or_default().to_owned();
-        let restarts = status.get("restartCount").and_then(serde_json::Value::as_i64).unwrap_or(0);
-        // While a container waits to be restarted its status still counts the run that ended.
-        let waiting = status.pointer("/state/waiting").is_some();
-        let attempt = match (previous, waiting) {
-            (false, _) | (true, true) => restarts,
-            (true, false) => restarts - 1,
-        };
-        let uid = self.pod(namespace, pod).await?.uid().to_owned();
-        let path: PathBuf = Path::new("/var/log/pods").join(format!("{namespace}_{pod}_{uid}/{name}/{attempt}.log"));
-        let bytes = node.log(&path).ok_or_else(|| {
-            ApiError::new(
-                Reason::BadRequest,
-                format!("previous terminated container {name:?} in pod {pod:?} not found"),
-            )
-        })?;
-        Ok(text_of(&bytes))
+        let shown = self.client.namespaced::<Pod>(namespace).get(pod).await?.status.unwrap_or_default();
+        let id = podlab_kubelet::log_source(pod, &name, &shown, previous).map_err(ApiError::bad_request)?;
+        let bare = id.rsplit("//").next().unwrap_or_default();
+        // A container that was collected meanwhile leaves upstream's words in the place of its log.
+        let path = node.runtime.container_status(bare).await.map(|s| PathBuf::from(s.log_path)).ok();
+        let Some(path) = path else { return Ok(format!("unable to retrieve container logs for {id}")) };
+        Ok(text_of(&node.log(&path).unwrap_or_default()))
     }
 
     async fn pod(&self, namespace: &str, name: &str) -> Result<Object, ApiError> {

@@ -67,6 +67,15 @@ pub(super) struct State {
 }
 
 impl State {
+    /// A Pod that gets a sandbox while another of it is ready, if this would be one.
+    fn second_sandbox(&self, config: &v1::PodSandboxConfig) -> Option<String> {
+        let of = |c: &v1::PodSandboxConfig| c.metadata.as_ref().map(|m| m.uid.clone());
+        let ready = |s: &&Sandbox| s.status.state() == v1::PodSandboxState::SandboxReady;
+        let there = self.sandboxes.values().filter(ready).any(|s| of(&s.config) == of(config));
+        let name = config.metadata.as_ref().map(|m| m.name.clone()).unwrap_or_default();
+        there.then(|| format!("Pod {name} gets a sandbox while another of it is ready"))
+    }
+
     /// Two running containers of one name in one Pod, if this one made them so.
     fn twins(&self, id: &str) -> Option<String> {
         let uid = |c: &Container| {
@@ -389,7 +398,13 @@ impl Runtime for SimRuntime {
             annotations: config.annotations.clone(),
             runtime_handler: handler.to_owned(),
         };
-        self.state.lock().sandboxes.insert(id.clone(), Sandbox { status, config, network, ip });
+        {
+            let mut state = self.state.lock();
+            if let Some(what) = state.second_sandbox(&config) {
+                self.parts.recorder.record(None, Event::Run(json!({"invariant": what})));
+            }
+            state.sandboxes.insert(id.clone(), Sandbox { status, config, network, ip });
+        }
         self.emit(v1::ContainerEventType::ContainerCreatedEvent, &id, &id);
         self.emit(v1::ContainerEventType::ContainerStartedEvent, &id, &id);
         Ok(id)
