@@ -2,7 +2,7 @@
 //! Source: k/k pkg/controller/tainteviction/taint_eviction.go.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -31,20 +31,22 @@ pub(crate) struct TaintEviction {
     pub(crate) nodes: Cache<Node>,
     pub(crate) pods: Cache<Pod>,
     pub(crate) clock: Clock,
-    pub(crate) scheduled: Mutex<BTreeSet<Key>>,
+    /// Pods that will go, and when that was decided: a taint need not say when it came.
+    pub(crate) scheduled: Mutex<BTreeMap<Key, Timestamp>>,
 }
 
-/// When a Pod must go: `None` never, else at this time. Each taint needs a toleration; the shortest one counts.
-pub(crate) fn deadline(pod: &Pod, taints: &[Taint], now: Timestamp) -> Option<Timestamp> {
+/// When a Pod must go: `None` never, else at this time. Each taint needs a toleration; the shortest one counts, from when
+/// the taint came or, when it does not say, from `since`.
+pub(crate) fn deadline(pod: &Pod, taints: &[Taint], since: Timestamp) -> Option<Timestamp> {
     let tolerations = pod.spec.as_ref().and_then(|s| s.tolerations.as_deref()).unwrap_or(&[]);
     let one = |taint: &Taint| {
-        let added = taint.time_added.as_ref().map_or(now, |t| t.0);
+        let added = taint.time_added.as_ref().map_or(since, |t| t.0);
         let mut matching = tolerations.iter().filter(|t| tolerates(t, taint)).peekable();
         if matching.peek().is_none() {
-            return Some(now);
+            return Some(since);
         }
         let shortest = matching.filter_map(|t| t.toleration_seconds).min()?;
-        Some(added.saturating_add(Duration::from_secs(u64::try_from(shortest).unwrap_or(0))).unwrap_or(now))
+        Some(added.saturating_add(Duration::from_secs(u64::try_from(shortest).unwrap_or(0))).unwrap_or(since))
     };
     taints.iter().filter(|t| t.effect == "NoExecute").filter_map(one).min()
 }
@@ -63,7 +65,8 @@ impl Reconcile for TaintEviction {
         let node = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).and_then(|n| self.nodes.get("", n));
         let taints = node.as_ref().and_then(|n| n.spec.as_ref()?.taints.clone()).unwrap_or_default();
         let now = self.clock.wall();
-        let due = deadline(&pod, &taints, now).filter(|_| pod.metadata.deletion_timestamp.is_none());
+        let since = self.scheduled.lock().unwrap_or_else(PoisonError::into_inner).get(key).copied().unwrap_or(now);
+        let due = deadline(&pod, &taints, since).filter(|_| pod.metadata.deletion_timestamp.is_none());
         let Some(due) = due else {
             if self.forget(key) && pod.metadata.deletion_timestamp.is_none() {
                 self.say(key, format!("Cancelling deletion of Pod {}/{}", key.0, key.1));
@@ -71,7 +74,7 @@ impl Reconcile for TaintEviction {
             return Ok(Again::OnChange);
         };
         if due > now {
-            self.scheduled.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone());
+            self.scheduled.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), since);
             return Ok(Again::After(Duration::try_from(due.duration_since(now)).unwrap_or(Duration::from_secs(1))));
         }
         let api = self.client.namespaced::<Pod>(&key.0);
@@ -99,7 +102,7 @@ impl Reconcile for TaintEviction {
 
 impl TaintEviction {
     fn forget(&self, key: &Key) -> bool {
-        self.scheduled.lock().unwrap_or_else(PoisonError::into_inner).remove(key)
+        self.scheduled.lock().unwrap_or_else(PoisonError::into_inner).remove(key).is_some()
     }
 
     /// Upstream's event names the Pod without its UID.

@@ -81,7 +81,9 @@ const REPLICA_SET: Strategy = Strategy {
 const DAEMON_SET: Strategy = Strategy {
     default: |o| {
         if let Some(spec) = get_mut(o, "spec") {
-            fill(spec, "updateStrategy", json!({"type": "RollingUpdate"}));
+            if text(spec, "updateStrategy.type").is_empty() {
+                put(spec, "updateStrategy.type", "RollingUpdate");
+            }
             if text(spec, "updateStrategy.type") == "RollingUpdate" {
                 for (field, value) in [("maxUnavailable", 1), ("maxSurge", 0)] {
                     let path = format!("updateStrategy.rollingUpdate.{field}");
@@ -113,7 +115,9 @@ const STATEFUL_SET: Strategy = Strategy {
     default: |o| {
         if let Some(spec) = get_mut(o, "spec") {
             fill_text(spec, "podManagementPolicy", "OrderedReady");
-            fill(spec, "updateStrategy", json!({"type": "RollingUpdate"}));
+            if text(spec, "updateStrategy.type").is_empty() {
+                put(spec, "updateStrategy.type", "RollingUpdate");
+            }
             if text(spec, "updateStrategy.type") == "RollingUpdate"
                 && !has(spec, "updateStrategy.rollingUpdate.partition")
             {

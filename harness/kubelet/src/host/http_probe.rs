@@ -1,6 +1,12 @@
 //! Dialling on behalf of probes and hooks, with Go's words for what goes wrong.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
@@ -12,7 +18,7 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
 };
 
@@ -20,6 +26,8 @@ use super::{Health, HttpAnswer, HttpProbe};
 
 /// Most of a body that is kept.
 const MAX_BODY: usize = 10 * 1024;
+/// How long after a refused connection a gRPC probe asks again.
+const GRPC_RETRY: Duration = Duration::from_millis(100);
 /// Go's text when a client's timeout ends a request.
 const TIMED_OUT: &str = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
 
@@ -77,6 +85,7 @@ async fn send<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
     probe: &HttpProbe,
 ) -> Result<HttpAnswer, String> {
+    let stream = Asking { stream, asked: false, waker: None };
     let (mut sender, connection) = hyper::client::conn::http1::handshake::<_, Empty<Bytes>>(TokioIo::new(stream))
         .await
         .map_err(|e| e.to_string())?;
@@ -129,6 +138,46 @@ async fn send<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
             answer = &mut talk => return answer,
             _ = &mut connection, if open => open = false,
         }
+    }
+}
+
+/// A connection on which nothing is heard before something was asked: a server that answers at once, as `nc` with a
+/// prepared text does, would look to the client like one that speaks out of turn. Go's client does not mind.
+struct Asking<S> {
+    stream: S,
+    asked: bool,
+    waker: Option<Waker>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Asking<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if !self.asked {
+            self.waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Asking<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        // A failed write is heard of by reading, too.
+        if written.is_ready() {
+            self.asked = true;
+            if let Some(waker) = self.waker.take() {
+                waker.wake();
+            }
+        }
+        written
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 
@@ -205,10 +254,13 @@ pub(super) async fn health(
         || format!("timeout: failed to connect service \"{shown}\" within {timeout:?}: context deadline exceeded");
     let check = async {
         let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{shown}")).map_err(|e| e.to_string())?;
-        let channel = endpoint
-            .connect()
-            .await
-            .map_err(|e| format!("error: failed to connect service at \"{shown}\": connection error: {e}"))?;
+        // As upstream's client, which waits for a connection until the time is up.
+        let channel = loop {
+            match endpoint.connect().await {
+                Ok(channel) => break channel,
+                Err(_) => clock.sleep(GRPC_RETRY).await,
+            }
+        };
         let mut client = tonic::client::Grpc::new(channel);
         client.ready().await.map_err(|e| e.to_string())?;
         let codec = tonic_prost::ProstCodec::<HealthCheckRequest, HealthCheckResponse>::default();
@@ -226,4 +278,43 @@ pub(super) async fn health(
         }
     };
     clock.timeout(timeout, check).await.unwrap_or_else(|| Err(late()))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_that_answers_before_it_is_asked_is_heard() {
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = server.local_addr().unwrap().port();
+        let prepared = async {
+            let (mut peer, _) = server.accept().await.unwrap();
+            peer.write_all(b"HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\nno").await.unwrap();
+            peer
+        };
+        let probe = HttpProbe {
+            scheme: "http".to_owned(),
+            host: "127.0.0.1".to_owned(),
+            port,
+            path: "/".to_owned(),
+            headers: Vec::new(),
+        };
+        let clock = Clock::real();
+        // The answer is there before the client is polled again after its connection.
+        let (answer, _peer) = tokio::join!(get(&clock, &probe, Duration::from_secs(10)), prepared);
+        let answer = answer.unwrap();
+        assert_eq!((answer.status, answer.body.as_slice()), (503, b"no".as_slice()));
+    }
+
+    #[tokio::test]
+    async fn a_refused_grpc_check_is_a_timeout() {
+        let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+        let said = health(&Clock::real(), "127.0.0.1", free, "", Duration::from_secs(1)).await.unwrap_err();
+        let wanted =
+            format!("timeout: failed to connect service \"127.0.0.1:{free}\" within 1s: context deadline exceeded");
+        assert_eq!(said, wanted);
+    }
 }

@@ -79,7 +79,7 @@ impl Kill<'_> {
                 None => Outcome::Error("grace period ended".to_owned()),
             };
             agent.recorder.call(Some(self.key), "PreStop", &t.name, start, outcome);
-            if let Some(Err(_)) = result {
+            if !matches!(result, Some(Ok(()))) {
                 agent.say.container_warn(pod, *kind, &t.name, "FailedPreStopHook", "PreStopHook failed");
             }
         }

@@ -1,6 +1,10 @@
 //! What a Pod's worker is told while it is busy: the newest form of its Pod, that something happened, that it must end.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use podlab_api::core::Pod;
@@ -42,6 +46,8 @@ pub(crate) struct Mailbox {
     notify: Notify,
     /// Cancelled once the Pod must end; interrupts what a sync waits for.
     pub(crate) ending: CancellationToken,
+    /// A resize of the Pod waits until another gives room.
+    pub(crate) wants_room: AtomicBool,
 }
 
 /// How far a state is along; news of a lower rank is old.
@@ -66,7 +72,12 @@ impl Mailbox {
             finished: false,
             removed: false,
         };
-        Self { inbox: Mutex::new(inbox), notify: Notify::new(), ending: CancellationToken::new() }
+        Self {
+            inbox: Mutex::new(inbox),
+            notify: Notify::new(),
+            ending: CancellationToken::new(),
+            wants_room: AtomicBool::new(false),
+        }
     }
 
     /// The Pod as last told.

@@ -1,6 +1,6 @@
 //! Changing the limits of containers that run. Source: k/k pkg/kubelet/kuberuntime/kuberuntime_manager.go doPodResizeAction.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use podlab_api::core::{Container, Pod};
 use podlab_lifecycle::{
@@ -26,6 +26,7 @@ impl Worker {
         let plan = if settled { Vec::new() } else { resize::plan(pod, runtime, &self.requested) };
         if plan.is_empty() {
             self.resize = None;
+            self.mailbox.wants_room.store(false, Ordering::Relaxed);
             return plan;
         }
         let others: Vec<Arc<Pod>> =
@@ -55,6 +56,7 @@ impl Worker {
             }
             _ => {}
         }
+        self.mailbox.wants_room.store(matches!(next, ResizeState::Deferred(_)), Ordering::Relaxed);
         let go = next == ResizeState::InProgress;
         self.resize = Some(next);
         if go { plan } else { Vec::new() }
@@ -70,6 +72,7 @@ impl Worker {
                 self.agent.say.normal(pod, "ResizeCompleted", format!("Pod resize completed: {}", details(pod, None)));
                 self.resize = None;
                 self.sized = pod.metadata.generation;
+                self.agent.workers.room_made();
                 for r in plan {
                     if let Some((_, c)) = spec::find(pod, &r.name) {
                         self.requested.insert(r.id.clone(), resources::memory_request(&c));

@@ -78,6 +78,7 @@ impl Worker {
             agent.remove_leftovers(&self.uid).await;
         }
         self.mailbox.finish();
+        agent.workers.room_made();
         agent.status.finish(&self.uid);
         if self.mailbox.is_removed() {
             agent.workers.forget(&self.uid);

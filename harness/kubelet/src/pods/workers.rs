@@ -1,6 +1,9 @@
 //! The workers by UID: who exists, who is told what, and what to do about things the API knows nothing of.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+};
 
 use parking_lot::Mutex;
 use podlab_api::core::Pod;
@@ -99,6 +102,12 @@ impl Workers {
     /// Drops a worker that is done and whose object is gone.
     pub(crate) fn forget(&self, uid: &str) {
         self.0.lock().remove(uid);
+    }
+
+    /// A Pod has left or shrunk: resizes that had to wait are looked at again.
+    /// Source: k/k pkg/kubelet/allocation/allocation_manager.go RetryPendingResizes.
+    pub(crate) fn room_made(&self) {
+        self.0.lock().values().filter(|m| m.wants_room.load(Ordering::Relaxed)).for_each(|m| m.kick());
     }
 
     /// Ends a Pod for a reason of the node's.

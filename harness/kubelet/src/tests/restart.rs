@@ -80,7 +80,8 @@ fn what_a_container_said_at_its_end_outlives_an_agent_that_could_not_report_it()
         assert_eq!(ended["message"], "all done");
         w.delete("a").await;
         w.until("gone", |w| w.pod("a").is_none()).await;
-        assert_eq!(w.host.list(&w.config.pod_dir(&uid)).unwrap_or_default(), Vec::<String>::new());
+        // The node agent hears of it and takes the directory away.
+        w.until("no message", |w| w.host.list(&w.config.pod_dir(&uid)).unwrap_or_default().is_empty()).await;
         w.end().await;
     });
 }
