@@ -45,6 +45,8 @@ struct Heard {
     at: Mono,
     registered: bool,
     ready: String,
+    /// Its Pods are to be marked as not Ready. Once for each time it goes: a node that comes back says itself how they are.
+    to_mark: bool,
 }
 
 /// The controller. Keys are node names.
@@ -123,7 +125,7 @@ impl NodeLifecycle {
         let now = self.clock.now();
         let ready = status_of(node, "Ready");
         let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = Heard { words: words.clone(), at: now, registered: false, ready: ready.clone() };
+        let fresh = Heard { words: words.clone(), at: now, registered: false, ready: ready.clone(), to_mark: ready != "True" };
         let entry = heard.entry(name.to_owned()).or_insert(fresh);
         if entry.words != words {
             entry.words = words;
@@ -161,18 +163,16 @@ impl Reconcile for NodeLifecycle {
             node = Arc::new(self.declare_unknown(&node).await?);
         }
         let ready = status_of(&node, "Ready");
-        // The cache may still show it Ready when this key comes next.
-        if let Some(heard) = self.heard.lock().unwrap_or_else(PoisonError::into_inner).get_mut(name) {
-            heard.ready.clone_from(&ready);
-        }
+        self.settle(name, &before, &ready);
         if ready != "True" && before.registered && before.ready == "True" {
             let text = format!("Node {name} status is now: NodeNotReady");
             self.events.event(reference(&*node), EventType::Normal, "NodeNotReady", text);
         }
         self.look_at_zones(&node);
         let turn = self.set_taints(&node).await?;
-        if ready != "True" {
+        if self.is_to_mark(name, None) {
             self.mark_pods(name).await?;
+            self.is_to_mark(name, Some(false));
         }
         // Signs of life wake this key; silence must be noticed by itself.
         let next = if ready == "True" { GRACE.saturating_sub(silent).max(PERIOD) } else { PERIOD };
@@ -181,6 +181,23 @@ impl Reconcile for NodeLifecycle {
 }
 
 impl NodeLifecycle {
+    /// Notes what a node is after this look: the cache may still show it as it was when its key comes next.
+    fn settle(&self, name: &str, before: &Heard, ready: &str) {
+        if let Some(heard) = self.heard.lock().unwrap_or_else(PoisonError::into_inner).get_mut(name) {
+            heard.to_mark = ready != "True" && (heard.to_mark || before.ready == "True");
+            ready.clone_into(&mut heard.ready);
+        }
+    }
+
+    /// Whether the Pods of a node are to be marked, and from now on whether they are.
+    fn is_to_mark(&self, name: &str, next: Option<bool>) -> bool {
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(heard) = heard.get_mut(name) else { return false };
+        let now = heard.to_mark;
+        heard.to_mark = next.unwrap_or(now);
+        now
+    }
+
     async fn declare_unknown(&self, node: &Node) -> Result<Node, ApiError> {
         let now = self.clock.wall_secs().to_string();
         let unknown = |kind: &str| {
