@@ -336,7 +336,8 @@ async fn sync_loop(
                         let known: BTreeSet<String> = listed.filter_map(|p| p.metadata.uid.clone()).collect();
                         agent.swept.store(true, std::sync::atomic::Ordering::Release);
                         let agent = agent.clone();
-                        agent.tasks.clone().spawn(async move { pleg::remove_orphans(&agent, &known).await });
+                        let orphans = pleg::find_orphans(&agent, &known);
+                        agent.tasks.clone().spawn(async move { pleg::remove_orphans(&agent, orphans).await });
                     }
                 }
                 if now >= reconcile {

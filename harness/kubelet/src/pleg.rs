@@ -155,43 +155,56 @@ pub(crate) async fn inventory(agent: &Agent) -> Cri<BTreeSet<String>> {
     Ok(listing(agent).await?.into_iter().map(|s| s.uid).filter(|u| !u.is_empty()).collect())
 }
 
-/// Stops and removes what belongs to Pods the API no longer has; called once the API's Pods are known.
-pub(crate) async fn remove_orphans(agent: &Arc<Agent>, known: &BTreeSet<String>) {
-    let orphans: Vec<String> = agent.inventory.lock().iter().filter(|u| !known.contains(*u)).cloned().collect();
-    for uid in orphans {
-        if let Err(error) = remove_orphan(agent, &uid).await {
+/// What an earlier agent left of Pods that nobody knows any more.
+#[derive(Debug, Default)]
+pub(crate) struct Orphans {
+    /// UIDs the runtime has something of.
+    runtime: Vec<String>,
+    /// UIDs that have a directory.
+    directories: Vec<String>,
+    /// Cgroups. Its predecessor may have died between a Pod's last status and the removal of its cgroup, when the runtime
+    /// knows nothing of the Pod any more. Source: k/k pkg/kubelet/kubelet_pods.go cleanupOrphanedPodCgroups.
+    cgroups: Vec<String>,
+}
+
+/// Looks for them, once all Pods are known. This takes no time in which another Pod could come: removing them does, and
+/// must not touch what is made meanwhile.
+pub(crate) fn find_orphans(agent: &Agent, known: &BTreeSet<String>) -> Orphans {
+    let unknown = |uid: &String| !known.contains(uid);
+    let host = agent.host.as_ref();
+    let directories = host.list(&agent.config.root_dir.join("pods")).unwrap_or_default();
+    let of_class = |class: &&str| {
+        let children = host.cgroup_children(class).unwrap_or_default().into_iter();
+        let orphaned = |child: &String| child.strip_prefix("pod").is_some_and(|uid| !known.contains(uid));
+        children.filter(orphaned).map(|child| format!("{class}/{child}")).collect::<Vec<_>>()
+    };
+    let classes = if agent.config.cgroup_root.is_some() { &container::QOS_CGROUPS[..] } else { &[] };
+    Orphans {
+        runtime: agent.inventory.lock().iter().filter(|u| unknown(u)).cloned().collect(),
+        directories: directories.into_iter().filter(unknown).collect(),
+        cgroups: classes.iter().flat_map(of_class).collect(),
+    }
+}
+
+/// Stops and removes them.
+pub(crate) async fn remove_orphans(agent: &Arc<Agent>, orphans: Orphans) {
+    for uid in &orphans.runtime {
+        if let Err(error) = remove_orphan(agent, uid).await {
             tracing::warn!(uid, %error, "orphan not removed");
         }
     }
-    let pods = agent.config.root_dir.join("pods");
-    for uid in agent.host.list(&pods).unwrap_or_default() {
-        if known.contains(&uid) {
-            continue;
-        }
-        match agent.volumes.tear_down(&uid).await {
+    for uid in &orphans.directories {
+        match agent.volumes.tear_down(uid).await {
             Ok(()) => {
-                agent.volumes.forget_messages(&uid);
-                agent.users.release(&uid);
+                agent.volumes.forget_messages(uid);
+                agent.users.release(uid);
             }
             Err(error) => tracing::warn!(uid, %error, "volumes of an orphan not removed"),
         }
     }
-    if agent.config.cgroup_root.is_some() {
-        remove_orphaned_cgroups(agent, known);
-    }
-}
-
-/// A predecessor may have died between a Pod's last status and the removal of its cgroup, when the runtime knows nothing
-/// of the Pod any more. Source: k/k pkg/kubelet/kubelet_pods.go cleanupOrphanedPodCgroups.
-fn remove_orphaned_cgroups(agent: &Agent, known: &BTreeSet<String>) {
-    for class in container::QOS_CGROUPS {
-        for child in agent.host.cgroup_children(class).unwrap_or_default() {
-            let path = format!("{class}/{child}");
-            if child.strip_prefix("pod").is_some_and(|uid| !known.contains(uid))
-                && let Err(error) = agent.host.cgroup_remove(&path)
-            {
-                tracing::warn!(path, %error, "cgroup of an orphan not removed");
-            }
+    for path in &orphans.cgroups {
+        if let Err(error) = agent.host.cgroup_remove(path) {
+            tracing::warn!(path, %error, "cgroup of an orphan not removed");
         }
     }
 }

@@ -79,9 +79,8 @@ fn what_a_container_said_at_its_end_outlives_an_agent_that_could_not_report_it()
         let ended = &w.pod("a").unwrap()["status"]["containerStatuses"][0]["state"]["terminated"];
         assert_eq!(ended["message"], "all done");
         w.delete("a").await;
-        w.until("gone", |w| w.pod("a").is_none()).await;
-        // The node agent hears of it and takes the directory away.
-        w.until("no message", |w| w.host.list(&w.config.pod_dir(&uid)).unwrap_or_default().is_empty()).await;
+        let left = |w: &World| w.host.list(&w.config.pod_dir(&uid)).unwrap_or_default();
+        w.until("gone with all it had", |w| w.pod("a").is_none() && left(w).is_empty()).await;
         w.end().await;
     });
 }
@@ -98,6 +97,37 @@ fn what_was_deleted_meanwhile_is_stopped_and_removed() {
         pods.delete("a", &force).await.unwrap();
         w.boot();
         w.until("nothing left", |w| w.runtime.counts() == (0, 0)).await;
+        w.end().await;
+    });
+}
+
+#[test]
+fn removing_an_orphan_takes_nothing_from_a_pod_that_comes_meanwhile() {
+    run(async {
+        let mut w = World::new().await;
+        w.runtime.script("c", vec![Script::forever().stubborn(), Script::forever()]);
+        w.create("a", one("sleep", json!({}))).await;
+        w.until("Ready", |w| is_ready(w, "a")).await;
+        w.crash().await;
+        let pods = w.client.namespaced::<podlab_api::core::Pod>("ns");
+        let force = podlab_client::DeleteOptions { grace_period: Some(Duration::ZERO), ..Default::default() };
+        pods.delete("a", &force).await.unwrap();
+        w.boot();
+        // The orphan takes its whole grace period to end; a Pod comes in the middle of that.
+        w.clock.sleep(secs(5)).await;
+        assert_eq!(w.runtime.counts().1, 1, "the orphan still runs");
+        let mut spec = one("sleep", json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]}));
+        spec["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
+        w.create("b", spec).await;
+        w.until("Ready", |w| is_ready(w, "b")).await;
+        let uid = w.pod("b").unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
+        let volume = w.config.volume_dir(&uid, "kubernetes.io~empty-dir", "v");
+        w.host.write(&volume.join("file"), b"mine", 0o644).unwrap();
+        w.clock.sleep(secs(60)).await;
+        assert_eq!(w.runtime.counts().1, 1, "the orphan is gone");
+        assert_eq!(w.host.read_at(&volume.join("file"), 0, 10).unwrap(), b"mine");
+        let cgroups: Vec<String> = w.host.cgroup_children("/kubepods/besteffort").unwrap();
+        assert!(cgroups.contains(&format!("pod{uid}")), "{cgroups:?}");
         w.end().await;
     });
 }

@@ -14,8 +14,7 @@ use podlab_testbed::Cluster;
 use crate::pods;
 
 /// Directories of a node that are empty when there is no Pod.
-const EMPTY: [&str; 8] = [
-    "/run/cri/sandboxes",
+const EMPTY: [&str; 7] = [
     "/run/cri/rw/pods",
     "/run/cri/rw/containers",
     "/run/netns",

@@ -29,6 +29,21 @@ use tokio_util::sync::CancellationToken;
 
 use crate::pods;
 
+/// Kills of each node's agent so far.
+#[derive(Debug, Default)]
+pub(crate) struct Kills([AtomicUsize; 2]);
+
+impl Kills {
+    fn of(&self, node: &str) -> &AtomicUsize {
+        &self.0[usize::from(node == "node-2")]
+    }
+
+    /// How many there were on a node.
+    fn count(&self, node: &str) -> i32 {
+        i32::try_from(self.of(node).load(Ordering::Relaxed)).unwrap_or(i32::MAX)
+    }
+}
+
 /// Time between two Pods, on average.
 const PACE: Duration = Duration::from_millis(1200);
 /// How long a node may take to tidy up after the last Pod.
@@ -57,8 +72,9 @@ async fn play(cluster: &Cluster, count: usize, rng: &Rng) -> Result<(), Failed> 
     let mut watcher = JoinSet::new();
     watcher.spawn(watcher::run(client.clone(), clock, watching.clone()));
     let dice = rng.fork("kills");
-    let load = load(&client, clock, count, rng, &running);
-    let (failures, kills) = tokio::join!(load, kill(cluster, clock, &dice, &running));
+    let counted = Arc::new(Kills::default());
+    let load = load(&client, clock, count, rng, &running, &counted);
+    let (failures, kills) = tokio::join!(load, kill(cluster, clock, &dice, &running, &counted));
     let (mut failures, kills) = (failures, kills?);
     println!("kills: {kills:?}");
     watching.cancel();
@@ -91,7 +107,14 @@ fn keep_logs(cluster: &Cluster) {
 }
 
 /// Lets the Pods live, each at its moment; what went wrong.
-async fn load(client: &Client, clock: Clock, count: usize, rng: &Rng, running: &CancellationToken) -> Vec<String> {
+async fn load(
+    client: &Client,
+    clock: Clock,
+    count: usize,
+    rng: &Rng,
+    running: &CancellationToken,
+    kills: &Arc<Kills>,
+) -> Vec<String> {
     let mut lives = JoinSet::new();
     let mut kinds: BTreeMap<&'static str, usize> = BTreeMap::new();
     let start = clock.now();
@@ -101,9 +124,9 @@ async fn load(client: &Client, clock: Clock, count: usize, rng: &Rng, running: &
         clock.sleep_until(start.after(PACE * u32::try_from(n).unwrap_or(u32::MAX) + jitter)).await;
         let plan = kinds::draw(n, &rng.fork(&format!("pod-{n}")));
         *kinds.entry(plan.kind).or_default() += 1;
-        let (client, ended) = (client.clone(), done.clone());
+        let (client, ended, kills) = (client.clone(), done.clone(), kills.clone());
         lives.spawn(async move {
-            let lived = life::live(&client, clock, &plan).await;
+            let lived = life::live(&client, clock, &plan, &kills).await;
             ended.fetch_add(1, Ordering::Relaxed);
             match lived {
                 Ok(()) => Ok(()),
@@ -135,6 +158,7 @@ async fn kill(
     clock: Clock,
     rng: &Rng,
     running: &CancellationToken,
+    counted: &Kills,
 ) -> Result<BTreeMap<&'static str, u32>, Failed> {
     let mut kills = BTreeMap::new();
     loop {
@@ -150,6 +174,7 @@ async fn kill(
             clock.sleep(away).await;
             cluster.control("plane start")?;
         } else {
+            counted.of(victim).fetch_add(1, Ordering::Relaxed);
             cluster.agent(victim, AgentCommand::Kill)?;
             clock.sleep(away).await;
             cluster.agent(victim, AgentCommand::Start)?;
