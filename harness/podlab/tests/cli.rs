@@ -180,3 +180,29 @@ fn a_reader_that_has_gone_changes_no_exit_code() {
         assert_eq!(podlab_unheard(args, dir.path()), Some(code), "{args:?}");
     }
 }
+
+#[test]
+fn each_kind_of_leak_is_seen_where_there_is_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let scenarios = dir.path().join("s/leaks");
+    std::fs::create_dir_all(&scenarios).unwrap();
+    let kinds = ["ips", "netns", "sandboxes", "links", "cgroups", "mounts"];
+    for kind in kinds {
+        let text = format!(
+            "apiVersion: podlab/v1
+kind: Scenario
+intent: A Pod that runs holds no {kind}, which is not so.
+when:
+- apply: {{yaml: '{{apiVersion: v1, kind: Pod, metadata: {{name: a}}, spec: {{containers: [{{name: c, image: \"registry.test/testimage:1\", command: [serve]}}], volumes: [{{name: m, emptyDir: {{medium: Memory}}}}]}}}}'}}
+- eventually: {{match: {{pod: a, condition: Ready}}, within: 60s}}
+then:
+- leakFree: [{kind}]
+"
+        );
+        std::fs::write(scenarios.join(format!("{kind}.yaml")), text).unwrap();
+    }
+    let o = podlab(&["e2e", "--scenarios", "s", "--out", "out", "-j", "3"], dir.path());
+    let said = String::from_utf8_lossy(&o.stdout);
+    assert_eq!(o.status.code(), Some(1), "{said}{}", stderr(&o));
+    assert_eq!(said.matches("then[1]: left behind: node-1: ").count(), kinds.len(), "{said}");
+}
