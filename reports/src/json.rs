@@ -19,7 +19,9 @@ fn trial(t: &Trial) -> Value {
     });
     let (step, why) = match &t.verdict {
         Verdict::Failed { step, why, .. } | Verdict::Broken { step, why } => (Some(step), Some(why)),
-        Verdict::Invalid(why) | Verdict::Skipped(why) => (None, Some(why)),
+        Verdict::Invalid(why) | Verdict::Skipped(why) | Verdict::Flaky(why) | Verdict::Quarantined(why) => {
+            (None, Some(why))
+        }
         Verdict::Passed => (None, None),
     };
     json!({
@@ -34,7 +36,7 @@ pub(crate) fn render(run: &Run) -> Result<String, serde_json::Error> {
     let tree = json!({
         "version": 1, "suite": run.suite, "durationUs": micros(run.duration), "environment": run.environment,
         "passed": run.count("passed"), "failed": run.count("failed"), "broken": run.count("broken"),
-        "invalid": run.count("invalid"), "skipped": run.count("skipped"), "trials": trials,
+        "invalid": run.count("invalid"), "skipped": run.count("skipped"), "flaky": run.count("flaky"), "quarantined": run.count("quarantined"), "trials": trials,
     });
     serde_json::to_string_pretty(&tree)
 }

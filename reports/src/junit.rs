@@ -22,7 +22,15 @@ pub(crate) fn render(run: &Run) -> Result<String, SerializeError> {
             }
             Verdict::Broken { step, why } => non_success(NonSuccessKind::Error, format!("{step}: {why}"), ""),
             Verdict::Invalid(why) => non_success(NonSuccessKind::Error, why.clone(), ""),
-            Verdict::Skipped(why) => {
+            // It passed in the end; what readers of JUnit do with a flaky test is theirs.
+            Verdict::Flaky(why) => {
+                let mut status = TestCaseStatus::success();
+                let mut before = quick_junit::TestRerun::new(NonSuccessKind::Failure);
+                before.set_message(why.clone()).set_type("flaky");
+                status.add_rerun(before);
+                status
+            }
+            Verdict::Skipped(why) | Verdict::Quarantined(why) => {
                 let mut status = TestCaseStatus::skipped();
                 status.set_message(why.clone());
                 status

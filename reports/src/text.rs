@@ -25,6 +25,8 @@ pub fn trial_line(trial: &Trial) -> String {
         Verdict::Broken { .. } => "BROKEN ",
         Verdict::Invalid(_) => "INVALID",
         Verdict::Skipped(_) => "skipped",
+        Verdict::Flaky(_) => "FLAKY  ",
+        Verdict::Quarantined(_) => "quarant",
     };
     let mut line = format!("{mark} {:<44} {:>9}  boot {:>8}", trial.name, millis(trial.duration), millis(trial.boot));
     let ready = trial.timelines.iter().filter_map(|(k, t)| Some((k, t.phases().filter(|p| p.complete)?)));
@@ -39,7 +41,9 @@ pub fn trial_line(trial: &Trial) -> String {
             }
         }
         Verdict::Broken { step, why } => drop(write!(line, "\n  {step}: {why}")),
-        Verdict::Invalid(why) | Verdict::Skipped(why) => drop(write!(line, "\n  {why}")),
+        Verdict::Invalid(why) | Verdict::Skipped(why) | Verdict::Flaky(why) | Verdict::Quarantined(why) => {
+            let _ = write!(line, "\n  {why}");
+        }
         Verdict::Passed => {}
     }
     line
@@ -48,7 +52,12 @@ pub fn trial_line(trial: &Trial) -> String {
 /// The last line of a run, in the form test runners are read by.
 pub fn summary_line(run: &Run) -> String {
     let judged = run.count("failed") + run.count("broken") + run.count("invalid");
-    let mut line = format!("{} passed, {judged} failed, {} skipped", run.count("passed"), run.count("skipped"));
+    let (flaky, quarantined) = (run.count("flaky"), run.count("quarantined"));
+    let passed = run.count("passed") + flaky;
+    let mut line = format!("{passed} passed, {judged} failed, {} skipped", run.count("skipped") + quarantined);
+    if flaky + quarantined > 0 {
+        let _ = write!(line, "\n({flaky} of those passed only when played again, {quarantined} failed in quarantine)");
+    }
     if judged > run.count("failed") {
         let _ = write!(
             line,

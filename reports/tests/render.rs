@@ -50,5 +50,5 @@ fn all_three_forms_agree_on_the_verdicts_and_escape_what_they_quote() {
     let startup = &json["trials"][0]["pods"][0]["startup"];
     let sum: u64 = startup["phases"].as_array().unwrap().iter().map(|p| p["us"].as_u64().unwrap()).sum();
     assert_eq!(Some(sum), startup["totalUs"].as_u64(), "phases sum to the total");
-    assert_eq!(run().exit_code(), 1);
+    assert_eq!(run().exit_code(false), 1);
 }

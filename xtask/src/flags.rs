@@ -12,7 +12,7 @@ use crate::{checks, conformance, tidy};
 const USAGE: &str = "usage: cargo xtask VERB
   e2e [FILTER] [OPTIONS]   play every scenario on embedded clusters, with reports under target/reports
   test                     every test of the workspace
-  up | down | ps | logs | enter | node | image | gc | diag | lint | docs | schema | new | explain | explore …   the same verb of podlab
+  up | down | ps | logs | enter | node | image | gc | diag | lint | docs | report | schema | new | explain | explore …   the same verb of podlab
   tidy                     the conventions: layers, file length, module docs, reachable files
   ci                       everything CI runs, listing every failure
   nightly                  the long counts
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &[String]) -> Verdict {
         "conformance" => conformance::run(rest),
         "bench" => cargo(&["bench", "-p", "podlab-benches"], rest),
         "e2e" | "up" | "down" | "ps" | "logs" | "enter" | "node" | "image" | "gc" | "diag" | "lint" | "docs"
-        | "schema" | "new" | "explain" | "explore" => podlab(verb, rest),
+        | "report" | "schema" | "new" | "explain" | "explore" => podlab(verb, rest),
         "help" | "--help" | "-h" => {
             say!("{USAGE}");
             Ok(0)

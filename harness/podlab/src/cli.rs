@@ -71,31 +71,18 @@ pub(crate) enum Verb {
         action: ImageAction,
     },
     /// Play scenarios, each on a cluster of its own, and write reports.
-    E2e {
-        /// Only scenarios whose name contains this.
-        #[arg(default_value = "")]
-        filter: String,
-        /// Folder of scenarios.
-        #[arg(long, default_value = "scenarios")]
-        scenarios: PathBuf,
-        /// Folder for logs and reports.
-        #[arg(long, default_value = "target/reports/e2e")]
-        out: PathBuf,
-        /// How many at a time.
-        #[arg(short, long, default_value_t = 2)]
-        jobs: usize,
-        /// Seed of every component's randomness; 0 takes one from the kernel.
-        #[arg(long, default_value_t = 0)]
-        seed: u64,
-        /// Play everything this often, one round after the other.
-        #[arg(long, default_value_t = 1)]
-        rounds: u32,
-        /// Only in this world; every scenario in the worlds it names when absent.
-        #[arg(long, value_enum)]
-        world: Option<World>,
-        /// Value of a parameter of those scenarios that have it, `name=value`; may be repeated.
-        #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
-        param: Vec<(String, String)>,
+    E2e(Box<E2e>),
+    /// Make the reports of a run again from what it wrote down; also of one that was killed.
+    Report {
+        /// Its folder, or the `session.jsonl` in it.
+        #[arg(default_value = "target/reports/e2e")]
+        log: PathBuf,
+        /// Folder for the reports; beside the log when absent.
+        #[arg(long)]
+        out: Option<PathBuf>,
+        /// A flaky trial makes the exit code 4.
+        #[arg(long)]
+        flaky_fails: bool,
     },
     /// Search the runs of a scenario in the virtual world, one seed after the other, for one that fails, and shrink it.
     Explore {
@@ -201,6 +188,68 @@ pub(crate) enum Verb {
         /// Which plugin: bridge, host-local, loopback, portmap.
         plugin: String,
     },
+}
+
+/// Exit codes: 0 passed, 1 something failed, 2 could not run or the harness broke, 3 a run was invalid, 4 something was
+/// flaky and that counts, 5 nothing was judged, 130 somebody ended it.
+#[derive(Debug, Args)]
+pub(crate) struct E2e {
+    /// Only trials whose name contains one of these.
+    pub(crate) filter: Vec<String>,
+    /// Only those with this label; may be repeated.
+    #[arg(long)]
+    pub(crate) tag: Vec<String>,
+    /// Only those of which this expression is true; it sees name, tags, world, intent, source, requires, nodes, faults.
+    #[arg(long = "filter", value_name = "EXPR")]
+    pub(crate) expression: Option<String>,
+    /// Only the k-th of every n, `k/n`.
+    #[arg(long, value_name = "K/N", value_parser = shard)]
+    pub(crate) shard: Option<(usize, usize)>,
+    /// Only those that did not pass last time.
+    #[arg(long)]
+    pub(crate) failed: bool,
+    /// Only show what would be played.
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// Folder of scenarios.
+    #[arg(long, default_value = "scenarios")]
+    pub(crate) scenarios: PathBuf,
+    /// Folder for logs and reports.
+    #[arg(long, default_value = "target/reports/e2e")]
+    pub(crate) out: PathBuf,
+    /// How many at a time.
+    #[arg(short, long, default_value_t = 2)]
+    pub(crate) jobs: usize,
+    /// Seed of every component's randomness; 0 takes one from the kernel.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Play everything this often, one round after the other.
+    #[arg(long, visible_alias = "repeat", default_value_t = 1)]
+    pub(crate) rounds: u32,
+    /// Play round after round until something does not pass.
+    #[arg(long)]
+    pub(crate) until_fail: bool,
+    /// Play a trial that does not pass again, this often at most; one that passes then is flaky.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) retries: u32,
+    /// A flaky trial makes the exit code 4.
+    #[arg(long)]
+    pub(crate) flaky_fails: bool,
+    /// Begin no other trial after one that did not pass.
+    #[arg(long)]
+    pub(crate) fail_fast: bool,
+    /// Keep the cluster of a trial that fails until somebody has looked at it.
+    #[arg(long)]
+    pub(crate) pause: bool,
+    /// Only in this world; every scenario in the worlds it names when absent.
+    #[arg(long, value_enum)]
+    pub(crate) world: Option<World>,
+    /// How to say what happens: lines for people, or a JSON line for each thing.
+    #[arg(long, value_enum, default_value = "text")]
+    pub(crate) format: Format,
+    /// Value of a parameter of those scenarios that have it, `name=value`; may be repeated.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
+    pub(crate) param: Vec<(String, String)>,
 }
 
 #[derive(Debug, Args)]
@@ -333,6 +382,15 @@ pub(crate) enum ImageAction {
 /// CPUs as thousandths: `2`, `1500m`, `0.5`.
 fn cpu(text: &str) -> Result<u64, String> {
     positive(podlab_testbed::parse_milli(text).map_err(|e| e.to_string())?)
+}
+
+/// `k/n` with 1 ≤ k ≤ n.
+fn shard(text: &str) -> Result<(usize, usize), String> {
+    let (k, n) = text.split_once('/').ok_or("write it as k/n, such as 1/3")?;
+    match (k.parse(), n.parse()) {
+        (Ok(k), Ok(n)) if 1 <= k && k <= n => Ok((k, n)),
+        _ => Err("k and n are numbers, and k is between 1 and n".to_owned()),
+    }
 }
 
 /// `name=value`.

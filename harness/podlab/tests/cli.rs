@@ -180,3 +180,66 @@ fn a_reader_that_has_gone_changes_no_exit_code() {
         assert_eq!(podlab_unheard(args, dir.path()), Some(code), "{args:?}");
     }
 }
+
+#[test]
+fn each_kind_of_leak_is_seen_where_there_is_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let scenarios = dir.path().join("s/leaks");
+    std::fs::create_dir_all(&scenarios).unwrap();
+    let kinds = ["ips", "netns", "sandboxes", "links", "cgroups", "mounts"];
+    for kind in kinds {
+        let text = format!(
+            "apiVersion: podlab/v1
+kind: Scenario
+intent: A Pod that runs holds no {kind}, which is not so.
+when:
+- apply: {{yaml: '{{apiVersion: v1, kind: Pod, metadata: {{name: a}}, spec: {{containers: [{{name: c, image: \"registry.test/testimage:1\", command: [serve]}}], volumes: [{{name: m, emptyDir: {{medium: Memory}}}}]}}}}'}}
+- eventually: {{match: {{pod: a, condition: Ready}}, within: 60s}}
+then:
+- leakFree: [{kind}]
+"
+        );
+        std::fs::write(scenarios.join(format!("{kind}.yaml")), text).unwrap();
+    }
+    let o = podlab(&["e2e", "--scenarios", "s", "--out", "out", "-j", "3"], dir.path());
+    let said = String::from_utf8_lossy(&o.stdout);
+    assert_eq!(o.status.code(), Some(1), "{said}{}", stderr(&o));
+    assert_eq!(said.matches("then[1]: left behind: node-1: ").count(), kinds.len(), "{said}");
+}
+
+#[test]
+fn a_failed_trial_keeps_its_cluster_until_somebody_has_looked_at_it() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("s/x")).unwrap();
+    let text = "apiVersion: podlab/v1
+kind: Scenario
+intent: A node has no name, which is not so.
+then:
+- expect: {that: 'size(podNames) == 1', within: 1s}
+";
+    std::fs::write(dir.path().join("s/x/fails.yaml"), text).unwrap();
+    let mut run = Command::new(env!("CARGO_BIN_EXE_podlab"))
+        .args(["e2e", "--scenarios", "s", "--out", "out", "--pause"])
+        .env("PODLAB_STATE", dir.path())
+        .current_dir(dir.path())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let file = dir.path().join("out/x/fails/PAUSED");
+    let deadline = podlab_clock::Clock::real().now().after(std::time::Duration::from_secs(120));
+    let told = loop {
+        let text = std::fs::read_to_string(&file).unwrap_or_default();
+        if text.contains("--name ") {
+            break text;
+        }
+        assert!(podlab_clock::Clock::real().now() < deadline && run.try_wait().unwrap().is_none(), "it never paused");
+        std::thread::yield_now();
+    };
+    assert!(told.contains("then[1]: ") && told.contains("it compares 0 == 1"), "{told}");
+    let name = told.split("--name ").nth(1).unwrap().split(' ').next().unwrap();
+    let entered = podlab(&["enter", "--name", name, "--", "hostname"], dir.path());
+    assert_eq!(String::from_utf8_lossy(&entered.stdout), "node-1\n", "{}", stderr(&entered));
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(run.wait().unwrap().code(), Some(1));
+}

@@ -46,6 +46,8 @@ pub(crate) trait Backend: Send + Sync {
         container: Option<&str>,
         previous: bool,
     ) -> Result<String, ApiError>;
+    /// How somebody can look at the cluster while it is there.
+    fn how_to_look(&self) -> String;
     /// Names of the nodes.
     fn nodes(&self) -> Vec<String>;
     /// What a node holds for Pods.
@@ -139,6 +141,11 @@ impl Backend for RealBackend<'_> {
         exec::logs(&self.api, namespace, pod, container, previous).await
     }
 
+    fn how_to_look(&self) -> String {
+        let (name, config) = (&self.cluster.spec().name, self.cluster.kubeconfig());
+        format!("the cluster is kept: podlab enter --name {name} -- sh, or KUBECONFIG={}", config.display())
+    }
+
     fn nodes(&self) -> Vec<String> {
         self.cluster.spec().node_names()
     }
@@ -226,6 +233,10 @@ impl Backend for VirtualBackend {
         previous: bool,
     ) -> Result<String, ApiError> {
         self.cluster.logs(namespace, pod, container, previous).await
+    }
+
+    fn how_to_look(&self) -> String {
+        "a virtual cluster cannot be entered".into()
     }
 
     fn nodes(&self) -> Vec<String> {

@@ -3,7 +3,8 @@
 
 use std::{
     collections::BTreeMap,
-    path::Path,
+    io::Write,
+    path::{Path, PathBuf},
     sync::{Arc, PoisonError},
     time::Duration,
 };
@@ -42,6 +43,8 @@ pub(crate) struct Limits {
     pub(crate) budget: Duration,
     /// Somebody wants it to end.
     pub(crate) interrupt: CancellationToken,
+    /// The file whose removal ends the pause after a failure.
+    pub(crate) pause: Option<PathBuf>,
 }
 
 /// Plays a scenario on a booted cluster, whichever world it is in.
@@ -90,6 +93,9 @@ pub(crate) async fn perform(backend: &dyn Backend, path: &Path, scenario: &Scena
             Ok(()) => Outcome::Passed,
             Err(stopped) => judged(stopped, context(&player.stage).await),
         };
+        if let (Some(file), Outcome::Failed(f)) = (&limits.pause, &outcome) {
+            pause(backend, file, f, limits).await;
+        }
         let outcome = afterwards(&mut player, outcome, clock).await;
         monitored(&player, outcome).await
     };
@@ -100,6 +106,22 @@ pub(crate) async fn perform(backend: &dyn Backend, path: &Path, scenario: &Scena
             Outcome::Broken(failure("watch", "the watch ended".to_owned()))
         }
     }
+}
+
+/// Keeps the cluster as it is until somebody has looked at it.
+async fn pause(backend: &dyn Backend, file: &Path, failure: &Failure, limits: &Limits) {
+    let text = format!("{}: {}\n\n{}\n", failure.step, failure.why, backend.how_to_look());
+    if std::fs::write(file, &text).is_err() {
+        return;
+    }
+    // Whoever does not read it finds the same in the file.
+    let _ = writeln!(std::io::stderr(), "{text}remove {} to go on", file.display());
+    while file.exists() && !limits.interrupt.is_cancelled() {
+        // A file has no watch that works on every file system.
+        backend.clock().sleep(Duration::from_millis(200)).await;
+    }
+    // It is gone, or nobody waits for it any more.
+    let _ = std::fs::remove_file(file);
 }
 
 /// What the monitors say at the end of a run that passed. One that failed has been cut off, with Pods on their way.

@@ -44,6 +44,8 @@ pub struct PlayOptions {
     pub seed: u64,
     /// Ends the steps when cancelled; what comes after them is still done.
     pub interrupt: CancellationToken,
+    /// On real containers: a trial that fails waits, with its cluster, until the file `PAUSED` beside its log is removed.
+    pub pause: bool,
 }
 
 /// What came of it. The words are kept apart everywhere.
@@ -102,8 +104,9 @@ pub async fn play(zygote: &Zygote, name: &str, path: &Path, scenario: &Scenario,
     let log = options.out.join(name).join("run.jsonl");
     let mut trial = blank(name, scenario, start, log.clone());
     let budget = scenario.budget.map_or(BUDGET, |b| b.0);
-    let limits = Limits { end: start.after(budget), budget, interrupt: options.interrupt.clone() };
-    let longest = budget + after_steps(scenario) + BEYOND;
+    let pause = options.pause.then(|| options.out.join(name).join("PAUSED"));
+    let limits = Limits { end: start.after(budget), budget, interrupt: options.interrupt.clone(), pause };
+    let longest = if options.pause { Duration::MAX } else { budget + after_steps(scenario) + BEYOND };
     match clock.timeout(longest, on_cluster(zygote, path, scenario, options, &limits, &mut trial)).await {
         Some(outcome) => trial.outcome = outcome,
         None => trial.outcome = Outcome::Broken(failure("whole scenario", format!("not over within {longest:?}"))),
@@ -119,7 +122,7 @@ fn after_steps(scenario: &Scenario) -> Duration {
     scenario.budgets.catch.0 + scenario.budgets.finally.0 + scenario.budgets.cleanup.0
 }
 
-fn blank(name: &str, scenario: &Scenario, start: Mono, log: PathBuf) -> Trial {
+pub(crate) fn blank(name: &str, scenario: &Scenario, start: Mono, log: PathBuf) -> Trial {
     Trial {
         name: name.to_owned(),
         intent: scenario.intent.clone(),
@@ -212,7 +215,8 @@ async fn in_world(path: &Path, scenario: &Scenario, options: &VirtualOptions, pl
         Ok(()) => {
             played.trial.boot = clock.now().since(Mono(0));
             let budget = scenario.budget.map_or(VIRTUAL_BUDGET, |b| b.0);
-            let limits = Limits { end: Mono(0).after(budget), budget, interrupt: options.interrupt.clone() };
+            let interrupt = options.interrupt.clone();
+            let limits = Limits { end: Mono(0).after(budget), budget, interrupt, pause: None };
             perform(&backend, path, scenario, &limits).await
         }
     };

@@ -1,17 +1,18 @@
 //! A folder of scenarios, several at a time.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+use podlab_clock::Clock;
 use podlab_scenario::{LoadError, Scenario, discover, load_all};
 use podlab_testbed::Zygote;
 use podlab_timeline::Entry;
-use tokio::{sync::Semaphore, task::JoinSet};
+use tokio::task::JoinSet;
 
-use crate::{Outcome, PlayOptions, Trial, VirtualOptions, play, play_virtual};
+use crate::{Outcome, PlayOptions, Trial, VirtualOptions, play, play_virtual, session::Said};
 
 /// Where a trial is played.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -113,37 +114,81 @@ pub fn read_with(root: &Path, filter: &str, params: &BTreeMap<String, String>) -
     if errors.is_empty() { Ok(ready) } else { Err(errors) }
 }
 
-/// Plays scenarios in the worlds given, `jobs` at a time, and tells `done` about each as it ends. The trials come back in
-/// order of name. Without a zygote nothing is played on real containers.
+/// How a run of trials is played.
+#[derive(Debug, Clone, Default)]
+pub struct Course {
+    /// How each is played. Cancelling its `interrupt` ends the steps of those that are being played, and no other begins.
+    pub options: PlayOptions,
+    /// How many at a time.
+    pub jobs: usize,
+    /// How often one that did not pass is played again.
+    pub retries: u32,
+    /// No other begins after one that did not pass.
+    pub fail_fast: bool,
+    /// Whose failures do not count, by name of the scenario, and why.
+    pub excused: BTreeMap<String, String>,
+}
+
+/// Plays trials and tells `say` of each thing that happens, in order. Without a zygote nothing can be played on real
+/// containers: such a trial is broken. Says nothing of trials that never begin.
 pub async fn play_all(
     zygote: Option<Arc<Zygote>>,
-    scenarios: Vec<(Ready, World)>,
-    options: PlayOptions,
-    jobs: usize,
-    mut done: impl FnMut(&Trial),
-) -> Vec<Trial> {
-    let places = Arc::new(Semaphore::new(jobs.max(1)));
+    trials: Vec<(Ready, World)>,
+    course: &Course,
+    mut say: impl FnMut(&Said, Option<&Trial>),
+) {
+    let mut waiting: VecDeque<(Ready, World, u32)> = trials.into_iter().map(|(r, w)| (r, w, 1)).collect();
     let mut running = JoinSet::new();
-    for (ready, world) in scenarios {
-        let (zygote, options, places) = (zygote.clone(), options.clone(), places.clone());
-        running.spawn(async move {
-            // The semaphore lives as long as this function, so it is never closed.
-            let _place = places.acquire_owned().await.ok();
-            match (world, zygote) {
-                // A world of its own needs a thread of its own; nobody cancels it, it ends by itself.
-                (World::Virtual, _) => tokio::task::spawn_blocking(move || ready.play_virtual(&options)).await.ok(),
-                (World::Real, Some(z)) => Some(play(&z, &ready.name, &ready.path, &ready.scenario, &options).await),
-                (World::Real, None) => None,
+    let mut stop = false;
+    loop {
+        while !stop && !course.options.interrupt.is_cancelled() && running.len() < course.jobs.max(1) {
+            let Some((ready, world, attempt)) = waiting.pop_front() else { break };
+            say(&Said::TrialBegin { trial: ready.trial_name(world), attempt }, None);
+            let (zygote, mut options) = (zygote.clone(), course.options.clone());
+            if attempt > 1 {
+                // What an earlier attempt left to look at stays.
+                options.out = options.out.join(format!("attempt-{attempt}"));
             }
-        });
-    }
-    let mut trials = Vec::new();
-    while let Some(joined) = running.join_next().await {
-        if let Ok(Some(trial)) = joined {
-            done(&trial);
-            trials.push(trial);
+            running.spawn(async move { (one(zygote, &ready, world, options).await, ready, world, attempt) });
+        }
+        let Some(joined) = running.join_next().await else { break };
+        // A task is not cancelled and does not panic: what may panic runs in another, below.
+        let Ok((trial, ready, world, attempt)) = joined else { continue };
+        say(&Said::end(&trial, attempt, course.excused.get(&ready.name).cloned()), Some(&trial));
+        if trial.outcome == Outcome::Passed {
+            continue;
+        }
+        if attempt <= course.retries && !course.options.interrupt.is_cancelled() {
+            waiting.push_front((ready, world, attempt + 1));
+        } else if course.fail_fast && !course.excused.contains_key(&ready.name) {
+            stop = true;
         }
     }
-    trials.sort_by(|a, b| a.name.cmp(&b.name));
-    trials
+}
+
+/// Plays one trial. One that panics is broken; none is ever lost.
+async fn one(zygote: Option<Arc<Zygote>>, ready: &Ready, world: World, options: PlayOptions) -> Trial {
+    let name = ready.trial_name(world);
+    let broken = |why: String| Trial {
+        outcome: Outcome::Broken(crate::Failure { step: "whole trial".into(), why, context: String::new() }),
+        ..crate::play::blank(&name, &ready.scenario, Clock::real().now(), PathBuf::new())
+    };
+    let mut alone = JoinSet::new();
+    match (world, zygote) {
+        // A world of its own needs a thread of its own; nobody cancels it, it ends by itself.
+        (World::Virtual, _) => {
+            let ready = ready.clone();
+            alone.spawn_blocking(move || ready.play_virtual(&options));
+        }
+        (World::Real, Some(zygote)) => {
+            let ready = ready.clone();
+            alone.spawn(async move { play(&zygote, &ready.name, &ready.path, &ready.scenario, &options).await });
+        }
+        (World::Real, None) => return broken("there is nothing to boot a cluster with".into()),
+    }
+    match alone.join_next().await {
+        Some(Ok(trial)) => trial,
+        Some(Err(e)) => broken(format!("the harness panicked: {e}")),
+        None => broken("it was never begun".into()),
+    }
 }

@@ -42,6 +42,11 @@ impl Source {
         self.files.render(&Problem::new(self.mark(path), text))
     }
 
+    /// The plain value of a top-level key, as it is written.
+    pub fn value(&self, key: &str) -> Option<Value> {
+        self.tree.get(key).cloned()
+    }
+
     /// The plain value at a path such as `then[2].retry.steps[1]`, if it holds a text with `${` in it: such a step is filled
     /// in when it is its turn.
     pub fn template(&self, path: &str) -> Option<&Value> {

@@ -62,7 +62,9 @@ fn trial(out: &mut String, t: &Trial) {
             let _ = write!(out, "<p class=\"why\">{}: {}</p><pre>{}</pre>", escape(step), escape(why), escape(context));
         }
         Verdict::Broken { step, why } => drop(write!(out, "<p class=\"why\">{}: {}</p>", escape(step), escape(why))),
-        Verdict::Invalid(why) | Verdict::Skipped(why) => drop(write!(out, "<p class=\"why\">{}</p>", escape(why))),
+        Verdict::Invalid(why) | Verdict::Skipped(why) | Verdict::Flaky(why) | Verdict::Quarantined(why) => {
+            let _ = write!(out, "<p class=\"why\">{}</p>", escape(why));
+        }
         Verdict::Passed => {}
     }
     for (key, timeline) in t.timelines.iter().filter(|(k, _)| !k.uid.is_empty()) {

@@ -1,69 +1,84 @@
-//! `e2e`.
+//! `e2e`: chooses trials, plays them, writes down each thing that happens, and reports what was written.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use podlab_clock::Clock;
-use podlab_reports::{Run, Trial, Verdict};
-use podlab_runner::{Outcome, PlayOptions, suite};
+use podlab_runner::{
+    PlayOptions,
+    quarantine::Quarantine,
+    select::Selection,
+    session::{self, Planned, SESSION_FILE, Said, SessionLog},
+    suite::{self, Course, Ready, World},
+};
 use podlab_testbed::Zygote;
+use tokio_util::sync::CancellationToken;
 
-use super::cluster::check_host;
-use crate::out::{complain, say};
+use super::{cluster::check_host, report};
+use crate::{
+    cli::Format,
+    out::{complain, say},
+};
 
 /// Settings of a run.
 #[derive(Debug)]
 pub(crate) struct Options {
-    pub(crate) filter: String,
     pub(crate) scenarios: PathBuf,
     pub(crate) out: PathBuf,
+    pub(crate) selection: Selection,
+    pub(crate) failed: bool,
+    pub(crate) list: bool,
     pub(crate) jobs: usize,
     pub(crate) seed: u64,
     pub(crate) rounds: u32,
-    pub(crate) world: Option<suite::World>,
+    pub(crate) until_fail: bool,
+    pub(crate) retries: u32,
+    pub(crate) flaky_fails: bool,
+    pub(crate) fail_fast: bool,
+    pub(crate) pause: bool,
+    pub(crate) format: Format,
     pub(crate) param: Vec<(String, String)>,
 }
 
+/// Exit code of a run somebody ended.
+const INTERRUPTED: u8 = 130;
+
 /// Reads scenarios; every unusable file is named before anything starts.
-pub(crate) fn read(root: &Path, filter: &str) -> Result<Vec<suite::Ready>> {
-    read_with(root, filter, &BTreeMap::new())
+pub(crate) fn read(root: &Path, filter: &str) -> Result<Vec<Ready>> {
+    match suite::read(root, filter) {
+        Ok(ready) => Ok(ready),
+        Err(errors) => refuse(&errors),
+    }
 }
 
-/// The same with values for parameters.
-fn read_with(root: &Path, filter: &str, params: &BTreeMap<String, String>) -> Result<Vec<suite::Ready>> {
-    match suite::read_with(root, filter, params) {
-        Ok(ready) => Ok(ready),
-        Err(errors) => {
-            for e in &errors {
-                complain!("{e}");
-            }
-            bail!("{} of the scenario files cannot be used", errors.len())
-        }
-    }
+fn refuse<T>(errors: &[podlab_scenario::LoadError]) -> Result<T> {
+    errors.iter().for_each(|e| complain!("{e}"));
+    bail!("{} of the scenario files cannot be used", errors.len())
 }
 
 pub(crate) fn run(o: &Options) -> Result<ExitCode> {
-    let params: BTreeMap<String, String> = o.param.iter().cloned().collect();
-    let scenarios = read_with(&o.scenarios, &o.filter, &params)?;
-    if let Some(name) = params.keys().find(|n| !scenarios.iter().any(|s| s.scenario.params.contains_key(*n))) {
-        bail!("--param {name}: none of these scenarios has a parameter of that name");
+    let trials = match choose(o)? {
+        Some(trials) => trials,
+        None => return Ok(ExitCode::SUCCESS),
+    };
+    if o.list {
+        return list(&trials, o.format);
     }
-    if scenarios.is_empty() {
-        bail!("no scenario in {} has {:?} in its name", o.scenarios.display(), o.filter);
-    }
-    let worlds = |s: &suite::Ready| s.worlds(o.world).into_iter().map(|w| (s.clone(), w)).collect::<Vec<_>>();
-    let scenarios: Vec<(suite::Ready, suite::World)> = scenarios.iter().flat_map(worlds).collect();
-    if scenarios.is_empty() {
-        bail!("no scenario with {:?} in its name is played in that world", o.filter);
-    }
-    let zygote = if scenarios.iter().any(|(_, w)| *w == suite::World::Real) {
+    let known: Vec<&str> = trials.iter().map(|(r, _)| r.name.as_str()).collect();
+    let all = podlab_scenario::discover(&o.scenarios)?;
+    let names: Vec<&str> = all.iter().map(|(n, _)| n.as_str()).chain(known.iter().copied()).collect();
+    let quarantine = Quarantine::read(&o.scenarios, &names).map_err(|e| anyhow!(e))?;
+    let today = Clock::real().wall().to_string().chars().take(10).collect::<String>();
+    quarantine.expired(&today).for_each(|text| complain!("{text}"));
+    let excused = known.iter().filter_map(|n| Some(((*n).to_owned(), quarantine.excuses(n, &today)?))).collect();
+    let zygote = if trials.iter().any(|(_, w)| *w == World::Real) {
         check_host()?;
         Some(Arc::new(Zygote::start().context("prepare to fork")?))
     } else {
@@ -74,61 +89,141 @@ pub(crate) fn run(o: &Options) -> Result<ExitCode> {
         .enable_all()
         .build()
         .context("start the async runtime")?;
+    let interrupt = CancellationToken::new();
+    let options = PlayOptions { out: o.out.clone(), seed: o.seed, interrupt: interrupt.clone(), pause: o.pause };
+    let course = Course { options, jobs: o.jobs, retries: o.retries, fail_fast: o.fail_fast, excused };
     let mut worst = 0;
-    for round in 1..=o.rounds {
-        if o.rounds > 1 {
-            say!("round {round} of {}", o.rounds);
+    let mut round = 0;
+    loop {
+        round += 1;
+        if (o.rounds > 1 || o.until_fail) && o.format == Format::Text {
+            say!("round {round}{}", if o.until_fail { String::new() } else { format!(" of {}", o.rounds) });
         }
-        let run = runtime.block_on(play(&zygote, scenarios.clone(), o));
-        podlab_reports::write_all(&run, &o.out)?;
-        say!("{}", podlab_reports::summary_line(&run));
-        worst = worst.max(run.exit_code());
+        runtime.block_on(async {
+            tokio::select! {
+                biased;
+                done = play(&zygote, trials.clone(), &course, o) => done,
+                never = heed(&interrupt) => never,
+            }
+        })?;
+        let (run, interrupted) = report::write(&o.out)?;
+        if o.format == Format::Text {
+            say!("{}", podlab_reports::summary_line(&run));
+        }
+        let code = if interrupted { INTERRUPTED } else { run.exit_code(o.flaky_fails) };
+        worst = worst.max(code);
+        if interrupted || (o.until_fail && code != 0) || (!o.until_fail && round >= o.rounds) {
+            break;
+        }
     }
-    say!("reports: {}", o.out.join("report.html").display());
+    if o.format == Format::Text {
+        say!("reports: {}", o.out.join("report.html").display());
+    }
     Ok(ExitCode::from(worst))
 }
 
-async fn play(zygote: &Option<Arc<Zygote>>, scenarios: Vec<(suite::Ready, suite::World)>, o: &Options) -> Run {
+/// The trials to play; `None` when those that failed last time are asked for and there are none.
+fn choose(o: &Options) -> Result<Option<Vec<(Ready, World)>>> {
+    let params: BTreeMap<String, String> = o.param.iter().cloned().collect();
+    let scenarios = match suite::read_with(&o.scenarios, "", &params) {
+        Ok(scenarios) => scenarios,
+        Err(errors) => return refuse(&errors),
+    };
+    let mut selection = o.selection.clone();
+    selection.check().map_err(|e| anyhow!("--filter: {e}"))?;
+    if o.failed {
+        let log = o.out.join(SESSION_FILE);
+        let last = session::read(&log).with_context(|| format!("read what failed last time from {}", log.display()))?;
+        let names: BTreeSet<String> = last.unsettled().map(str::to_owned).collect();
+        if names.is_empty() {
+            say!("nothing failed last time");
+            return Ok(None);
+        }
+        selection.only = Some(names);
+    }
+    let trials = selection.of(&scenarios).map_err(|e| anyhow!(e))?;
+    if trials.is_empty() {
+        bail!("none of the {} scenarios in {} is what was asked for", scenarios.len(), o.scenarios.display());
+    }
+    if let Some(name) = params.keys().find(|n| !trials.iter().any(|(s, _)| s.scenario.params.contains_key(*n))) {
+        bail!("--param {name}: none of these scenarios has a parameter of that name");
+    }
+    Ok(Some(trials))
+}
+
+fn list(trials: &[(Ready, World)], format: Format) -> Result<ExitCode> {
+    let world = |w: &World| if *w == World::Real { "real" } else { "virtual" };
+    match format {
+        Format::Text => trials.iter().for_each(|(r, w)| say!("{}", r.trial_name(*w))),
+        Format::Json => {
+            let one = |(r, w): &(Ready, World)| serde_json::json!({"trial": r.trial_name(*w), "world": world(w), "intent": r.scenario.intent.trim(), "tags": r.scenario.tags, "file": r.path});
+            say!("{}", serde_json::to_string_pretty(&trials.iter().map(one).collect::<Vec<_>>())?);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Heeds whoever wants the run to end: once, and what is being played is cleaned up; twice, and it is over at once. The
+/// clusters of a runner end with it, whatever it dies of.
+async fn heed(interrupt: &CancellationToken) -> Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut term = signal(SignalKind::terminate())?;
+    let mut int = signal(SignalKind::interrupt())?;
+    let mut next = async || {
+        tokio::select! {
+            biased;
+            _ = int.recv() => {}
+            _ = term.recv() => {}
+        }
+    };
+    next().await;
+    interrupt.cancel();
+    complain!("ending: what is being played is cleaned up; once more to end at once");
+    next().await;
+    std::process::exit(i32::from(INTERRUPTED))
+}
+
+async fn play(zygote: &Option<Arc<Zygote>>, trials: Vec<(Ready, World)>, course: &Course, o: &Options) -> Result<()> {
     let clock = Clock::real();
     let start = clock.now();
-    let bar = ProgressBar::new(u64::try_from(scenarios.len()).unwrap_or(0));
+    let log = SessionLog::create(&o.out).with_context(|| format!("begin a log in {}", o.out.display()))?;
+    let bar = ProgressBar::new(u64::try_from(trials.len()).unwrap_or(0));
+    if o.format == Format::Json {
+        bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
+    }
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}") {
         bar.set_style(style);
     }
     bar.enable_steady_tick(Duration::from_millis(100));
-    let options = PlayOptions { out: o.out.clone(), seed: o.seed, ..PlayOptions::default() };
-    let played = suite::play_all(zygote.clone(), scenarios, options, o.jobs, |trial| {
-        let line = podlab_reports::trial_line(&report(trial));
-        // The bar draws nothing where nobody watches; the lines must be there all the same.
-        if bar.is_hidden() {
-            say!("{line}")
-        } else {
-            bar.println(line)
+    let mut lost = None;
+    let mut tell = |said: &Said, line: Option<String>| {
+        lost = lost.take().or(log.say(said).err());
+        match (o.format, line) {
+            (Format::Json, _) => say!("{}", serde_json::to_string(said).unwrap_or_default()),
+            // The bar draws nothing where nobody watches; the lines must be there all the same.
+            (Format::Text, Some(line)) if bar.is_hidden() => say!("{line}"),
+            (Format::Text, Some(line)) => bar.println(line),
+            (Format::Text, None) => {}
         }
-        bar.inc(1);
-        bar.set_message(trial.name.clone());
+    };
+    let plan =
+        |(r, w): &(Ready, World)| Planned { trial: r.trial_name(*w), intent: r.scenario.intent.trim().to_owned() };
+    tell(&Said::begin("e2e", environment(), trials.iter().map(plan).collect()), None);
+    suite::play_all(zygote.clone(), trials, course, |said, trial| {
+        let line = trial.map(|t| podlab_reports::trial_line(&report::of_trial(t, said)));
+        if let Some(t) = trial {
+            bar.inc(1);
+            bar.set_message(t.name.clone());
+        }
+        tell(said, line);
     })
     .await;
+    let duration_us = u64::try_from(clock.now().since(start).as_micros()).unwrap_or(u64::MAX);
+    tell(&Said::End { interrupted: course.options.interrupt.is_cancelled(), duration_us }, None);
     bar.finish_and_clear();
-    let trials: Vec<Trial> = played.iter().map(report).collect();
-    Run { suite: "e2e".into(), duration: clock.now().since(start), environment: environment(), trials }
-}
-
-/// A played scenario as reports know it.
-pub(crate) fn report(trial: &podlab_runner::Trial) -> Trial {
-    let verdict = match &trial.outcome {
-        Outcome::Passed => Verdict::Passed,
-        Outcome::Failed(f) => Verdict::Failed { step: f.step.clone(), why: f.why.clone(), context: f.context.clone() },
-        Outcome::Broken(f) => Verdict::Broken { step: f.step.clone(), why: f.why.clone() },
-        Outcome::Invalid(why) => Verdict::Invalid(why.clone()),
-    };
-    Trial {
-        name: trial.name.clone(),
-        intent: trial.intent.clone(),
-        verdict,
-        duration: trial.duration,
-        boot: trial.boot,
-        timelines: trial.timelines.clone(),
+    match lost {
+        None => Ok(()),
+        Some(e) => Err(e).with_context(|| format!("write {}", o.out.join(SESSION_FILE).display())),
     }
 }
 

@@ -10,14 +10,15 @@ mod image;
 mod lint;
 mod node;
 mod plugin;
+mod report;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 
-use podlab_runner::suite;
+use podlab_runner::{select::Selection, suite};
 
-use crate::cli::{Cli, Verb, World};
+use crate::cli::{Cli, E2e, Verb, World};
 
 /// Runs a verb.
 pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
@@ -35,14 +36,8 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::Enter { name, node, command } => enter::enter(&name.name, &node, &command),
         Verb::Node { action } => node::act(action),
         Verb::Image { action } => image::act(action),
-        Verb::E2e { filter, scenarios, out, jobs, seed, rounds, world, param } => {
-            let world = world.map(|w| match w {
-                World::Real => suite::World::Real,
-                World::Virtual => suite::World::Virtual,
-            });
-            let options = e2e::Options { filter, scenarios, out, jobs, seed, rounds, world, param };
-            e2e::run(&options)
-        }
+        Verb::E2e(e) => e2e::run(&e2e_options(*e)),
+        Verb::Report { log, out, flaky_fails } => report::run(&log, out, flaky_fails),
         Verb::Explore { scenario, scenarios, runs, seed, jobs, out, mutant } => {
             explore::run(&explore::Options { scenario, scenarios, runs, seed, jobs, out, mutant })
         }
@@ -58,5 +53,32 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         }
         Verb::Csi { listen, root, node } => plugin::csi(listen, root, node),
         Verb::Cni { plugin } => std::process::exit(podlab_cni::skel::main(&plugin)),
+    }
+}
+
+/// The command line's words as the verb wants them.
+fn e2e_options(e: E2e) -> e2e::Options {
+    let world = e.world.map(|w| match w {
+        World::Real => suite::World::Real,
+        World::Virtual => suite::World::Virtual,
+    });
+    let expression = e.expression.map(podlab_scenario::Cel);
+    let selection = Selection { names: e.filter, tags: e.tag, expression, world, only: None, shard: e.shard };
+    e2e::Options {
+        scenarios: e.scenarios,
+        out: e.out,
+        selection,
+        failed: e.failed,
+        list: e.list,
+        jobs: e.jobs,
+        seed: e.seed,
+        rounds: e.rounds,
+        until_fail: e.until_fail,
+        retries: e.retries,
+        flaky_fails: e.flaky_fails,
+        fail_fast: e.fail_fast,
+        pause: e.pause,
+        format: e.format,
+        param: e.param,
     }
 }

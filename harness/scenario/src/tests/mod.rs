@@ -102,6 +102,19 @@ fn the_schema_beside_the_scenarios_is_the_one_of_these_types_and_every_file_poin
 }
 
 #[test]
+fn every_step_of_every_scenario_has_a_sentence_of_its_own() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+    for (name, path) in crate::discover(&root).unwrap() {
+        let scenario = crate::load(&path).unwrap();
+        scenario.walk(&mut |at, step| {
+            let sentence = crate::sentence(step);
+            let whole = sentence.ends_with(['.', ':']) && !sentence.contains(" .") && !sentence.contains(" ,");
+            assert!(whole && sentence.len() > 8, "{name} {at}: {sentence:?}");
+        });
+    }
+}
+
+#[test]
 fn an_explanation_has_a_sentence_for_every_fault_and_step() {
     let scenario = parse(FAULTY, Path::new("x.yaml")).unwrap();
     let text = crate::explain("a/b", &scenario);
