@@ -56,21 +56,27 @@ struct Known {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Graph(Arc<Mutex<BTreeMap<String, Known>>>);
 
-impl Graph {
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Known>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set(&self, resource: ResourceRef, object: &Object) {
-        let Ok(meta) = object.meta() else { return };
-        let known = Known {
+impl Known {
+    fn of(resource: ResourceRef, object: &Object) -> Result<Self, ApiError> {
+        let meta = object.meta()?;
+        Ok(Self {
             resource,
             namespace: meta.namespace,
             name: meta.name.unwrap_or_default(),
             owners: meta.owner_references.unwrap_or_default(),
             finalizers: meta.finalizers.unwrap_or_default().into_iter().collect(),
             deleting: meta.deletion_timestamp.is_some(),
-        };
+        })
+    }
+}
+
+impl Graph {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Known>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, resource: ResourceRef, object: &Object) {
+        let Ok(known) = Known::of(resource, object) else { return };
         self.lock().insert(object.uid().to_owned(), known);
     }
 
@@ -175,9 +181,18 @@ impl Reconcile for Collector {
                 OwnerState::Gone => {}
             }
         }
+        // The graph may be behind: an object that was orphaned a moment ago still has an owner there. The watch brings it.
+        let Some((now, version)) = self.live(uid, &known).await? else { return Ok(Again::OnChange) };
+        if now.deleting || now.owners != known.owners {
+            return Ok(Again::OnChange);
+        }
         let propagation = if waiting { "Foreground" } else { "Background" };
-        let options =
-            DeleteOptions { uid: Some(uid.clone()), propagation: Some(propagation), ..DeleteOptions::default() };
+        let options = DeleteOptions {
+            uid: Some(uid.clone()),
+            resource_version: Some(version),
+            propagation: Some(propagation),
+            ..DeleteOptions::default()
+        };
         ignore_gone(self.client.raw().delete(&target(&known), &options).await)
     }
 }
@@ -189,6 +204,19 @@ enum OwnerState {
 }
 
 impl Collector {
+    /// The object as the API has it now, with its version; `None` when it is gone or another has its name.
+    /// Source: k/k pkg/controller/garbagecollector/garbagecollector.go attemptToDeleteItem.
+    async fn live(&self, uid: &str, known: &Known) -> Result<Option<(Known, u64)>, ApiError> {
+        match self.client.raw().get(&target(known)).await {
+            Ok(object) if object.uid() == uid => {
+                Ok(Some((Known::of(known.resource, &object)?, object.resource_version())))
+            }
+            Ok(_) => Ok(None),
+            Err(e) if e.is_not_found() => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
     async fn owner_state(&self, dependent: &Known, owner: &OwnerReference) -> Result<OwnerState, ApiError> {
         let state = |deleting: bool, foreground: bool| match (deleting, foreground) {
             (true, true) => OwnerState::Foreground,
@@ -225,10 +253,11 @@ impl Collector {
     async fn finish_deletion(&self, uid: &str, known: &Known) -> Result<(), ApiError> {
         let dependents = self.graph.dependents(uid);
         if known.finalizers.contains("orphan") {
-            for (_, dependent) in &dependents {
+            for (dependent_uid, dependent) in &dependents {
+                let Some((dependent, _)) = self.live(dependent_uid, dependent).await? else { continue };
                 let rest: Vec<_> = dependent.owners.iter().filter(|o| o.uid != uid).collect();
                 let body = json!({"metadata": {"ownerReferences": rest}});
-                ignore_gone(self.client.raw().patch(&target(dependent), &PatchKind::Merge, &body).await)?;
+                ignore_gone(self.client.raw().patch(&target(&dependent), &PatchKind::Merge, &body).await)?;
             }
             return self.remove_finalizer(known, "orphan").await;
         }

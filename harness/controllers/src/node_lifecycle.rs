@@ -125,7 +125,8 @@ impl NodeLifecycle {
         let now = self.clock.now();
         let ready = status_of(node, "Ready");
         let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = Heard { words: words.clone(), at: now, registered: false, ready: ready.clone(), to_mark: ready != "True" };
+        let fresh =
+            Heard { words: words.clone(), at: now, registered: false, ready: ready.clone(), to_mark: ready != "True" };
         let entry = heard.entry(name.to_owned()).or_insert(fresh);
         if entry.words != words {
             entry.words = words;
