@@ -180,9 +180,8 @@ impl Jobs {
             // One that still runs is counted, but kept until it has ended.
             let running = pod.metadata.deletion_timestamp.is_some() && matches!(super::count::phase(pod), "Running");
             let ignored = failed(&spec, pod) && action(&spec, pod) == Action::Ignore;
-            if !running && ignored {
-                self.let_go(pod).await?;
-            } else if !running && noted.succeeded.iter().chain(&noted.failed).flatten().any(|u| *u == uid) {
+            let noted = noted.succeeded.iter().chain(&noted.failed).flatten().any(|u| *u == uid);
+            if !running && (ignored || noted) {
                 self.let_go(pod).await?;
             }
         }

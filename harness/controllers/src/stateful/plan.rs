@@ -63,8 +63,9 @@ pub(super) fn is_available(pod: &Pod, min_ready: i32, now: Timestamp) -> bool {
 /// Plans. `update` is the name of the revision that is wanted.
 pub(super) fn plan(set: &StatefulSet, pods: &[Pod], update: &str, now: Timestamp) -> Plan {
     let mut planner = Planner::new(set, pods, now);
-    let done = planner.keep() || planner.shrink() || planner.renew(update);
-    let _ = done;
+    if !planner.keep() && !planner.shrink() {
+        planner.renew(update);
+    }
     planner.plan
 }
 
@@ -177,10 +178,10 @@ impl<'a> Planner<'a> {
     }
 
     /// Replaces Pods of other revisions, the last first.
-    fn renew(&mut self, update: &str) -> bool {
+    fn renew(&mut self, update: &str) {
         let strategy = self.set.spec.as_ref().and_then(|s| s.update_strategy.as_ref());
         if strategy.and_then(|s| s.type_.as_deref()) == Some("OnDelete") {
-            return true;
+            return;
         }
         let rolling = strategy.and_then(|s| s.rolling_update.as_ref());
         let partition = usize::try_from(rolling.and_then(|r| r.partition).unwrap_or(0)).unwrap_or(0);
@@ -191,7 +192,6 @@ impl<'a> Planner<'a> {
         let outdated = outdated.filter(|p| revision(p) != update && !terminating(p));
         let acts: Vec<Act> = outdated.take(most.saturating_sub(unavailable)).map(|p| Act::Delete(name(p))).collect();
         self.plan.acts.extend(acts);
-        true
     }
 }
 

@@ -62,7 +62,7 @@ pub(crate) async fn build(agent: &Agent, old: &NodeStatus) -> NodeStatus {
         images: Some(images(agent).await),
         node_info: Some(info),
         runtime_handlers: handlers(&health),
-        features: health.groups_policy.then(|| NodeFeatures { supplemental_groups_policy: Some(true) }),
+        features: health.groups_policy.then_some(NodeFeatures { supplemental_groups_policy: Some(true) }),
         volumes_attached: old.volumes_attached.clone(),
         volumes_in_use: Some(agent.volumes.in_use()).filter(|v| !v.is_empty()),
         ..NodeStatus::default()

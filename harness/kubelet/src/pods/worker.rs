@@ -242,7 +242,7 @@ impl Worker {
         });
         if restart::may_restart_all(pod) {
             let message = "container exited with restart policy rule".to_owned();
-            let why = self.restarting_all.then(|| ("RestartAllContainersStarted", message));
+            let why = self.restarting_all.then_some(("RestartAllContainersStarted", message));
             let (reason, message) = why.unzip();
             let mut mark = condition_of(condition::ALL_RESTARTING, self.restarting_all, reason, message);
             mark.observed_generation = pod.metadata.generation;
