@@ -37,14 +37,14 @@ fn fails() -> String {
     )
 }
 
-/// Takes seconds, however fast the machine: a thousand hours of probes.
+/// Takes seconds, however fast the machine: a thousand hours of probes. Its cleanup succeeds whenever it is ended.
 fn slow() -> String {
     let probes = POD
         .replace("command: [serve]", "command: [serve], readinessProbe: {periodSeconds: 1, tcpSocket: {port: 8080}}");
     let wait = "- repeat: {times: 1000, steps: [{pause: {duration: 1h, because: it takes long}}]}\n";
     scenario(
         "A Pod lives for a long time.",
-        &format!("budget: 24h\n{probes}{wait}{READY}cleanup:\n- delete: {{pod: a}}\n"),
+        &format!("budget: 24h\n{probes}{wait}{READY}cleanup:\n- expect: {{that: size(podNames) >= 0}}\n"),
     )
 }
 
