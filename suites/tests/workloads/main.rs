@@ -7,7 +7,7 @@ mod world;
 use std::{collections::BTreeSet, time::Duration};
 
 use podlab_api::{
-    apps::{ControllerRevision, DaemonSet, StatefulSet},
+    apps::{ControllerRevision, DaemonSet, ReplicaSet, StatefulSet},
     core::{Event, PersistentVolumeClaim, Pod},
     k8s_openapi::api::batch::v1::{CronJob, Job},
 };
@@ -264,5 +264,23 @@ fn a_cron_job_makes_a_job_each_minute_and_keeps_three() {
         }
         w.client.namespaced::<CronJob>("default").delete("tick", &DeleteOptions::default()).await.unwrap();
         w.until::<Pod>("all gone with it", MINUTE, <[Pod]>::is_empty).await;
+    });
+}
+
+#[test]
+fn an_orphaned_pod_outlives_its_owner() {
+    in_world(1, |w: World| async move {
+        let set: ReplicaSet = serde_json::from_value(json!({"metadata": {"name": "rs"}, "spec": {"replicas": 1,
+            "selector": {"matchLabels": {"a": "r"}}, "template": template(json!({"a": "r"}), json!(["sleep", "100000"]))}}))
+        .unwrap();
+        w.create(&set).await;
+        let first = w.until::<Pod>("a Pod", MINUTE, |p| p.len() == 1 && p.iter().all(is_ready)).await;
+        let orphan = DeleteOptions { propagation: Some("Orphan"), ..DeleteOptions::default() };
+        w.client.namespaced::<ReplicaSet>("default").delete("rs", &orphan).await.unwrap();
+        w.until::<ReplicaSet>("no set", MINUTE, <[_]>::is_empty).await;
+        w.pass(MINUTE).await;
+        let left = w.list::<Pod>().await;
+        assert_eq!(left.iter().map(name).collect::<Vec<_>>(), first.iter().map(name).collect::<Vec<_>>());
+        assert!(left[0].metadata.owner_references.is_none() && left[0].metadata.deletion_timestamp.is_none());
     });
 }
