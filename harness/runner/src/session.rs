@@ -219,11 +219,14 @@ pub fn timelines(entries: &[podlab_timeline::Entry]) -> BTreeMap<PodKey, PodTime
     podlab_timeline::fold::fold(entries)
 }
 
+/// How an attempt ended, whether that is excused, its duration and boot, its run log.
+type Attempt = (Ended, Option<String>, u64, u64, PathBuf);
+
 /// Folds the lines of a run.
 pub fn fold(said: impl IntoIterator<Item = Said>) -> Option<Session> {
     let mut session = None::<Session>;
     let mut begun: BTreeMap<String, u32> = BTreeMap::new();
-    let mut ends: BTreeMap<String, Vec<(Ended, Option<String>, u64, u64, PathBuf)>> = BTreeMap::new();
+    let mut ends: BTreeMap<String, Vec<Attempt>> = BTreeMap::new();
     let mut planned = Vec::new();
     for one in said {
         match one {
