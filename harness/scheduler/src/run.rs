@@ -255,11 +255,14 @@ impl Scheduler {
         match schedule_one(pod, &view, &budgets, &self.rng) {
             Decision::Bind { node, claims } => self.start_binding(state, pod, node, claims),
             Decision::Unschedulable { message, wants, preempt } => {
+                let preempts = preempt.is_some();
                 if let Some((node, victims)) = preempt {
                     self.evict(events, pod, &node, &victims).await;
                 }
                 self.refuse(state, events, pod, "Unschedulable", &message).await;
-                state.queue.park(&pod.key, wants, self.clock.now());
+                let now = self.clock.now();
+                // One that has made room looks again when its back-off is over, whether or not anything was heard of the room.
+                if preempts { state.queue.retry(&pod.key, now) } else { state.queue.park(&pod.key, wants, now) }
             }
         }
     }
