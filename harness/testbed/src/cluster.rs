@@ -296,17 +296,12 @@ impl Cluster {
         if let Ok(control) = Control::connect(&self.state.control_socket()) {
             let _ = control.down();
         }
-        if let Some(pidfd) = pidfd {
-            if !self.state.is_live() {
-                // A process that ends lets go of its files one by one, and of its cgroup last: without the lock it may
-                // still hold the rest. A pid that has come to mean somebody else is waited for no longer than this.
-                let _ = process::wait_gone(&pidfd, 1000);
-            } else if !process::wait_gone(&pidfd, 5000)
-                && let Some(pid) = self.state.pid()
-            {
-                let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
-                let _ = process::wait_gone(&pidfd, 5000);
-            }
+        if let (Some(pidfd), true) = (pidfd, self.state.is_live())
+            && !process::wait_gone(&pidfd, 5000)
+            && let Some(pid) = self.state.pid()
+        {
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+            let _ = process::wait_gone(&pidfd, 5000);
         }
         self.state.sweep(keep);
     }

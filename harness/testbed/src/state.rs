@@ -189,6 +189,11 @@ impl StateDir {
 
     /// Removes what the kernel cannot: cgroups, loop devices' files, the directory (unless `keep`).
     pub fn sweep(&self, keep: bool) {
+        // A process that ends lets go of its files one by one, and of its cgroup last: without the lock it may still hold
+        // the rest. A pid that has come to mean somebody else is waited for no longer than this.
+        if let Some(pidfd) = self.pid().and_then(|pid| crate::process::pidfd_open(pid).ok()) {
+            let _ = crate::process::wait_gone(&pidfd, 1000);
+        }
         crate::cgroup::sweep(&self.cgroup());
         if keep {
             let _ = fs::remove_file(self.control_socket());
