@@ -13,8 +13,7 @@ use podlab_lifecycle::{
 use crate::{agent::Agent, eviction, pods::EndRequest, preemption, sysctls};
 
 /// Lets a Pod in beside those that are there, or says why not.
-pub(crate) fn admit(agent: &Agent, pod: &Pod, active: &[Arc<Pod>]) -> Result<(), Verdict> {
-    let node = agent.node_view();
+pub(crate) fn admit(agent: &Agent, pod: &Pod, active: &[Arc<Pod>], node: &Node) -> Result<(), Verdict> {
     eviction::admit(pod, &agent.pressure.borrow())?;
     sysctls::admit(pod, &agent.config.allowed_unsafe_sysctls)?;
     if agent.leaving.load(std::sync::atomic::Ordering::Acquire) {
@@ -23,9 +22,9 @@ pub(crate) fn admit(agent: &Agent, pod: &Pod, active: &[Arc<Pod>]) -> Result<(),
     if let Err(verdict) = fits(pod, active, &agent.capacity_for_pods()) {
         make_room(agent, pod, active).ok_or(verdict)?;
     }
-    matches_node(pod, &node)?;
+    matches_node(pod, node)?;
     ports(pod, active)?;
-    taints(pod, &node)
+    taints(pod, node)
 }
 
 /// Whether a Pod tolerates a taint of this key and no value that keeps Pods from being scheduled.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use podlab_api::core::Pod;
+use podlab_api::core::{Node, Pod};
 use podlab_lifecycle::{runtime::RuntimeState, spec, words::Phase};
 use podlab_timeline::Stage;
 
@@ -19,6 +19,21 @@ use crate::{admission, agent::Agent, status::key_of};
 /// All workers of the node.
 #[derive(Default)]
 pub(crate) struct Workers(Mutex<BTreeMap<String, Arc<Mailbox>>>);
+
+/// Labels of the node that the scheduler has seen may not have come here yet: the API is asked before a Pod is refused.
+/// Source: k/k pkg/kubelet/lifecycle/predicate.go, which fetches the node anew.
+async fn again(agent: Arc<Agent>, pod: Arc<Pod>) {
+    let node = agent.client.all::<Node>().get_opt(&agent.config.node_name).await.ok().flatten();
+    let node = node.unwrap_or_else(|| agent.node_view());
+    let uid = pod.metadata.uid.clone().unwrap_or_default();
+    if agent.workers.get(&uid).is_some() {
+        return;
+    }
+    match admission::admit(&agent, &pod, &agent.workers.active(), &node) {
+        Ok(()) => agent.workers.start(&agent, pod, uid, Phase::Pending),
+        Err(verdict) => agent.reject(&pod, &verdict),
+    }
+}
 
 impl Workers {
     /// The Pods that take room on the node: those whose worker is not done, that the API still has (a forced deletion does
@@ -68,10 +83,19 @@ impl Workers {
         let shown = Phase::parse(pod.status.as_ref().and_then(|s| s.phase.as_deref()));
         let known = pod.status.as_ref().is_some_and(|s| s.start_time.is_some());
         let fresh = !known && !shown.is_terminal() && !spec::is_deleting(&pod);
-        if fresh && let Err(verdict) = admission::admit(agent, &pod, &self.active()) {
-            agent.reject(&pod, &verdict);
+        if fresh && let Err(verdict) = admission::admit(agent, &pod, &self.active(), &agent.node_view()) {
+            if verdict.reason == "NodeAffinity" {
+                agent.tasks.spawn(again(agent.clone(), pod));
+            } else {
+                agent.reject(&pod, &verdict);
+            }
             return;
         }
+        self.start(agent, pod, uid, shown);
+    }
+
+    fn start(&self, agent: &Arc<Agent>, pod: Arc<Pod>, uid: String, shown: Phase) {
+        let key = key_of(&pod);
         agent.recorder.stage(&key, Stage::Admitted);
         let mailbox = Arc::new(Mailbox::new(pod.clone()));
         self.0.lock().insert(uid.clone(), mailbox.clone());
