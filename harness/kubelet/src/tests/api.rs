@@ -55,6 +55,15 @@ impl MemoryApi {
         self.state.lock().objects.iter().filter(|((p, ..), _)| p == plural).map(|(_, o)| o.clone()).collect()
     }
 
+    /// Labels a node, and no watcher hears of it yet.
+    pub(super) fn label_unheard(&self, node: &str, label: &str, value: &str) {
+        let mut state = self.state.lock();
+        let object = state.objects.get_mut(&("nodes".into(), String::new(), node.into())).expect("the node is there");
+        let mut tree = object.0.clone();
+        tree["metadata"]["labels"][label] = value.into();
+        *object = Arc::new(Object(tree));
+    }
+
     /// Every change of a kind from now on.
     pub(super) fn changes(&self, plural: &str) -> futures::stream::BoxStream<'static, WatchEvent> {
         let plural = plural.to_owned();

@@ -440,3 +440,22 @@ fn a_critical_pod_that_does_not_fit_takes_the_place_of_another() {
         w.end().await;
     });
 }
+
+#[test]
+fn a_label_the_agent_has_not_heard_of_lets_a_pod_in_and_one_the_node_has_not_refuses_it() {
+    run(async {
+        let w = World::new().await;
+        w.api.label_unheard("node-1", "disk", "fast");
+        let selecting = |value: &str| {
+            let mut spec = one("sleep", json!({}));
+            spec["nodeSelector"] = json!({"disk": value});
+            spec
+        };
+        w.create("a", selecting("fast")).await;
+        w.create("b", selecting("slow")).await;
+        w.until("Failed", |w| phase(w, "b") == "Failed").await;
+        assert_eq!(w.pod("b").unwrap()["status"]["reason"], "NodeAffinity");
+        w.until("Ready", |w| is_ready(w, "a")).await;
+        w.end().await;
+    });
+}
