@@ -204,7 +204,7 @@ impl Cluster {
         Ok(Client::new(Arc::new(HttpApi::new(&kubeconfig::load(&self.kubeconfig())?)?)))
     }
 
-    /// Waits until every node is Ready. Safe to drop.
+    /// Waits until every node is Ready and takes Pods. Safe to drop.
     ///
     /// # Errors
     /// [`ClusterError::NotReady`] after `within`, naming what is missing; [`ClusterError::Ended`] as soon as the capsule
@@ -361,13 +361,23 @@ async fn watch_nodes(client: &Client, ready: &mut BTreeMap<String, bool>) -> Res
         && let Some(event) = stream.next().await
     {
         let node = event?.object;
-        ready.insert(node.metadata.name.clone().unwrap_or_default(), is_ready(&node));
+        ready.insert(node.metadata.name.clone().unwrap_or_default(), takes_pods(&node));
     }
     Ok(())
 }
 
+/// Whether a node is Ready and nothing keeps Pods from it. One that is Ready still wears the taint
+/// `node.kubernetes.io/not-ready` until the node lifecycle controller has heard of it: a run that begins there would begin
+/// with a Pod that is refused and backs off.
+pub fn takes_pods(node: &Node) -> bool {
+    let taints = node.spec.as_ref().and_then(|s| s.taints.as_ref());
+    // What a user's configuration registers stays: only what the controller is about to take away is waited for.
+    let passing = |key: &str| matches!(key, "node.kubernetes.io/not-ready" | "node.kubernetes.io/unreachable");
+    is_ready(node) && !taints.is_some_and(|t| t.iter().any(|t| passing(&t.key)))
+}
+
 /// Whether a node's Ready condition is True.
-pub fn is_ready(node: &Node) -> bool {
+fn is_ready(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|s| s.conditions.as_ref());
     conditions.is_some_and(|c| c.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
 }
@@ -379,4 +389,29 @@ pub fn is_ready(node: &Node) -> bool {
 pub fn copy_kubeconfig(from: &Path, to: &Path) -> Result<(), StateError> {
     let text = fs::read_to_string(from).map_err(state::io_at(from))?;
     crate::capsule::write_private(to, &text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Node, takes_pods};
+
+    fn node(ready: &str, taint: &str) -> Node {
+        let taints =
+            if taint.is_empty() { vec![] } else { vec![serde_json::json!({"key": taint, "effect": "NoSchedule"})] };
+        serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "n"},
+            "spec": {"taints": taints},
+            "status": {"conditions": [{"type": "Ready", "status": ready}]},
+        }))
+        .expect("it is a node")
+    }
+
+    #[test]
+    fn a_node_takes_pods_when_it_is_ready_and_the_controllers_have_heard_of_it() {
+        assert!(takes_pods(&node("True", "")));
+        assert!(!takes_pods(&node("True", "node.kubernetes.io/not-ready")));
+        assert!(!takes_pods(&node("True", "node.kubernetes.io/unreachable")));
+        assert!(!takes_pods(&node("False", "")));
+        assert!(takes_pods(&node("True", "dedicated")), "a taint of the user's own is there to stay");
+    }
 }

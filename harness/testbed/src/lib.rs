@@ -26,7 +26,7 @@ pub mod world;
 mod zygote;
 
 pub use capsule::control::Control;
-pub use cluster::{Cluster, ClusterError, ClusterInfo, copy_kubeconfig, is_ready};
+pub use cluster::{Cluster, ClusterError, ClusterInfo, copy_kubeconfig, takes_pods};
 pub use holdings::{Held, Holding};
 pub use host::{Fingerprint, Lack, diagnose};
 pub use inside::NodeInside;

@@ -32,7 +32,7 @@ use super::{
     seam::{Crash, Seam},
 };
 use crate::{
-    cluster::is_ready,
+    cluster::takes_pods,
     holdings::{Held, Holding},
     plane::{LocalApi, chain, defaults, dns},
     spec::{ClusterSpec, address},
@@ -204,9 +204,7 @@ impl VirtualCluster {
                 && let Some(Ok(event)) = stream.next().await
             {
                 let node = &event.object;
-                // A node that is Ready and still tainted takes no Pods: the run would begin with a back-off.
-                let tainted = node.spec.as_ref().is_some_and(|s| s.taints.as_ref().is_some_and(|t| !t.is_empty()));
-                ready.insert(node.metadata.name.clone().unwrap_or_default(), is_ready(node) && !tainted);
+                ready.insert(node.metadata.name.clone().unwrap_or_default(), takes_pods(node));
             }
             // Without its account a namespace refuses Pods.
             let accounts = self.client.namespaced::<ServiceAccount>("default");
