@@ -78,7 +78,10 @@ pub(crate) async fn perform(backend: &dyn Backend, path: &Path, scenario: &Scena
             () = limits.interrupt.cancelled() => stopped("interrupt", StepError::Broken("somebody ended the run".into())),
             // The sender goes when the watch does, which has its own word.
             Ok(()) = broken => Err(violated(&always)),
-            result = steps(&mut player, backend) => result,
+            result = async {
+                watcher.opened().await;
+                steps(&mut player, backend).await
+            } => result,
             () = clock.sleep_until(limits.end) => {
                 let waits = player.waits.dump(clock.now());
                 let why = format!("not done within its budget of {:?}", limits.budget);

@@ -244,7 +244,11 @@ fn snapshot_of(pods: &[String], timelines: &BTreeMap<PodKey, PodTimeline>) -> St
     let names: Vec<(String, String)> = nodes.collect();
     let mut out = String::new();
     for pod in pods {
-        for timeline in timelines.iter().filter(|(k, _)| k.name == *pod && !k.uid.is_empty()).map(|(_, t)| t) {
+        // One name may be several Pods, one after the other.
+        let mut of_name: Vec<&PodTimeline> =
+            timelines.iter().filter(|(k, _)| k.name == *pod && !k.uid.is_empty()).map(|(_, t)| t).collect();
+        of_name.sort_by_key(|t| t.place);
+        for timeline in of_name {
             out.push_str(&format!("pod {pod}\n{}", timeline.normal_form(&names)));
         }
     }

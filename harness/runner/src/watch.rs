@@ -35,6 +35,9 @@ pub(crate) struct Seen {
     ready: BTreeSet<String>,
 }
 
+/// What is followed: Pods and events.
+const KINDS: usize = 2;
+
 /// Somebody who waits for the first state that satisfies a condition, however short it lasts.
 struct Waiter {
     condition: Box<dyn Fn(&Seen) -> bool + Send>,
@@ -47,13 +50,23 @@ pub(crate) struct Watcher {
     seen: Arc<Mutex<Seen>>,
     waiters: Arc<Mutex<Vec<Waiter>>>,
     changed: watch::Sender<u64>,
+    /// Kinds whose first list is taken.
+    open: watch::Sender<BTreeSet<&'static str>>,
     recorder: Recorder,
 }
 
 impl Watcher {
     pub(crate) fn new(recorder: &Recorder) -> Self {
         let (seen, waiters) = (Arc::default(), Arc::default());
-        Self { seen, waiters, changed: watch::Sender::new(0), recorder: recorder.lane(Lane::Watch) }
+        let (changed, open) = (watch::Sender::new(0), watch::Sender::default());
+        Self { seen, waiters, changed, open, recorder: recorder.lane(Lane::Watch) }
+    }
+
+    /// Waits until the eyes are open: what happens from now on is seen state by state. A Pod that was made before might
+    /// be past its first states when it is first looked at. Safe to drop.
+    pub(crate) async fn opened(&self) {
+        // The sender is here.
+        let _ = self.open.subscribe().wait_for(|kinds| kinds.len() == KINDS).await;
     }
 
     /// Told at the first state, this one or a later one, that satisfies `condition`. Every state a watcher sees is looked
@@ -115,6 +128,9 @@ impl Watcher {
                 self.look().pods.values().filter(|p| !present.contains(p.name())).cloned().collect();
             lost.iter().for_each(|pod| self.take(true, WatchType::Deleted, pod));
         }
+        self.open.send_modify(|kinds| {
+            kinds.insert(collection.resource.kind);
+        });
         let options = WatchOptions { resource_version: Some(list.resource_version), ..WatchOptions::default() };
         let mut stream = client.raw().watch(collection, &options).await?;
         while let Some(event) = stream.next().await {
@@ -220,5 +236,90 @@ pub(crate) fn pod_key(pod: &Object) -> PodKey {
         namespace: pod.namespace().unwrap_or_default().to_owned(),
         name: pod.name().to_owned(),
         uid: pod.uid().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use async_trait::async_trait;
+    use podlab_api::{ApiError, Object, Reason};
+    use podlab_client::{
+        Api, Client, Collection, DeleteOptions, ListOptions, ObjectList, PatchKind, Target, WatchOptions, WatchStream,
+    };
+    use podlab_clock::Clock;
+    use podlab_timeline::Recorder;
+    use serde_json::Value;
+    use tokio::sync::Semaphore;
+    use tokio_util::sync::CancellationToken;
+
+    use super::Watcher;
+
+    /// An API that is slow to list one kind and has nothing.
+    struct Slow {
+        kind: &'static str,
+        lists: Semaphore,
+    }
+
+    fn no<T>() -> Result<T, ApiError> {
+        Err(ApiError::new(Reason::MethodNotAllowed, "only lists and watches"))
+    }
+
+    #[async_trait]
+    impl Api for Slow {
+        async fn get(&self, _: &Target) -> Result<Arc<Object>, ApiError> {
+            no()
+        }
+        async fn list(&self, c: &Collection, _: &ListOptions) -> Result<ObjectList, ApiError> {
+            if c.resource.kind == self.kind {
+                self.lists.acquire().await.expect("it is never closed").forget();
+            }
+            Ok(ObjectList { items: vec![], resource_version: 1 })
+        }
+        async fn watch(&self, _: &Collection, _: &WatchOptions) -> Result<WatchStream, ApiError> {
+            Ok(Box::pin(futures::stream::pending()))
+        }
+        async fn create(
+            &self,
+            _: &Collection,
+            _: Option<(&str, &'static str)>,
+            _: Object,
+        ) -> Result<Arc<Object>, ApiError> {
+            no()
+        }
+        async fn update(&self, _: &Target, _: Object) -> Result<Arc<Object>, ApiError> {
+            no()
+        }
+        async fn patch(&self, _: &Target, _: &PatchKind, _: &Value) -> Result<Arc<Object>, ApiError> {
+            no()
+        }
+        async fn delete(&self, _: &Target, _: &DeleteOptions) -> Result<Arc<Object>, ApiError> {
+            no()
+        }
+        async fn delete_collection(&self, _: &Collection, _: &ListOptions, _: &DeleteOptions) -> Result<(), ApiError> {
+            no()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_eyes_are_open_when_every_kind_was_looked_at_once() {
+        for kind in ["Pod", "Event"] {
+            let clock = Clock::real();
+            let watcher = Watcher::new(&Recorder::disabled(clock));
+            let api = Arc::new(Slow { kind, lists: Semaphore::new(0) });
+            let run =
+                watcher.clone().run(Client::new(api.clone()), "default".to_owned(), clock, CancellationToken::new());
+            let checks = async {
+                let early = tokio::time::timeout(std::time::Duration::from_secs(60), watcher.opened()).await;
+                assert!(early.is_err(), "open before the list of {kind} was there");
+                api.lists.add_permits(1);
+                watcher.opened().await;
+            };
+            tokio::select! {
+                () = run => panic!("the watch ended"),
+                () = checks => {}
+            }
+        }
     }
 }

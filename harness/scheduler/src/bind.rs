@@ -72,7 +72,8 @@ async fn prepare(client: &Client, namespace: &str, node: &str, plan: &ClaimPlan)
     }
 }
 
-/// Waits until the PV controller has bound the claim.
+/// Waits until the PV controller has bound the claim and says so in its phase: a node agent that saw the Pod between the
+/// two would refuse the volume once ("PVC is not bound").
 async fn wait_bound(client: &Client, namespace: &str, claim: &str) -> Result<(), BindError> {
     loop {
         let options =
@@ -84,8 +85,9 @@ async fn wait_bound(client: &Client, namespace: &str, claim: &str) -> Result<(),
                 return Err(BindError::Volumes(format!("persistentvolumeclaim \"{claim}\" not found")));
             }
             let annotations = event.object.metadata.annotations.unwrap_or_default();
+            let said = event.object.status.and_then(|s| s.phase).as_deref() == Some("Bound");
             let named = event.object.spec.and_then(|s| s.volume_name).is_some_and(|v| !v.is_empty());
-            if named && annotations.contains_key("pv.kubernetes.io/bind-completed") {
+            if said && named && annotations.contains_key("pv.kubernetes.io/bind-completed") {
                 return Ok(());
             }
         }

@@ -51,6 +51,9 @@ pub struct SeenEvent {
 /// Everything the log says of one Pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodTimeline {
+    /// How many entries the log had before it first spoke of this Pod: the order of Pods that had one name after the other,
+    /// also under a clock that stood still meanwhile.
+    pub place: usize,
     /// Milestones, the first time each was reached.
     pub stages: BTreeMap<Stage, Mono>,
     /// Calls in order of their end.
@@ -68,7 +71,7 @@ pub fn fold(entries: &[Entry]) -> BTreeMap<PodKey, PodTimeline> {
     sorted.sort_by_key(|e| e.t);
     let mut uids: BTreeMap<(String, String), String> = BTreeMap::new();
     let mut out: BTreeMap<PodKey, PodTimeline> = BTreeMap::new();
-    for entry in sorted {
+    for (place, entry) in sorted.into_iter().enumerate() {
         let Some(pod) = &entry.pod else { continue };
         let mut key = pod.clone();
         let name = (key.namespace.clone(), key.name.clone());
@@ -77,7 +80,8 @@ pub fn fold(entries: &[Entry]) -> BTreeMap<PodKey, PodTimeline> {
         } else {
             uids.insert(name, key.uid.clone());
         }
-        apply(out.entry(key).or_default(), entry);
+        let fresh = || PodTimeline { place, ..PodTimeline::default() };
+        apply(out.entry(key).or_insert_with(fresh), entry);
     }
     out
 }

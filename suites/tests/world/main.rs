@@ -85,11 +85,7 @@ fn every_replay_of_a_seed_is_one_run_to_the_byte() {
 #[test]
 fn a_scenario_of_both_worlds_keeps_a_timeline_to_compare_them_by() {
     let both = scenarios().into_iter().filter(|r| r.worlds(None).len() == 2);
-    // Named by what they came with; their timelines have not been recorded yet.
-    let unrecorded =
-        ["language/a-library-on-real-containers", "recovery/a-stateful-pod-comes-back-with-its-name-and-its-claim"];
-    let kept = |r: &Ready| r.scenario.snapshot.is_some() || unrecorded.contains(&r.name.as_str());
-    let loose: Vec<String> = both.filter(|r| !kept(r)).map(|r| r.name).collect();
+    let loose: Vec<String> = both.filter(|r| r.scenario.snapshot.is_none()).map(|r| r.name).collect();
     assert!(loose.is_empty(), "{loose:?}");
 }
 
