@@ -12,7 +12,7 @@ use crate::{checks, conformance, tidy};
 const USAGE: &str = "usage: cargo xtask VERB
   e2e [FILTER] [OPTIONS]   play every scenario on embedded clusters, with reports under target/reports
   test                     every test of the workspace
-  up | down | ps | logs | enter | node | image | gc | diag | lint | docs | report | schema | new | explain | explore …   the same verb of podlab
+  up | down | ps | logs | enter | node | image | gc | diag | lint | docs | report | schema | new | explain | explore | parity | registry …   the same verb of podlab
   tidy                     the conventions: layers, file length, module docs, reachable files
   ci                       everything CI runs, listing every failure
   nightly                  the long counts
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &[String]) -> Verdict {
         "conformance" => conformance::run(rest),
         "bench" => cargo(&["bench", "-p", "podlab-benches"], rest),
         "e2e" | "up" | "down" | "ps" | "logs" | "enter" | "node" | "image" | "gc" | "diag" | "lint" | "docs"
-        | "report" | "schema" | "new" | "explain" | "explore" => podlab(verb, rest),
+        | "report" | "schema" | "new" | "explain" | "explore" | "parity" | "registry" => podlab(verb, rest),
         "help" | "--help" | "-h" => {
             say!("{USAGE}");
             Ok(0)
@@ -51,8 +51,9 @@ pub(crate) fn run(args: &[String]) -> Verdict {
     }
 }
 
-/// The long counts: twenty rounds of the suite, fifty kills, a soak of 500 Pods, ten replays of each virtual scenario, a
-/// thousand seeds of each scenario made for exploring. CI runs a tenth of kills and Pods, one round and two replays.
+/// The long counts: twenty rounds of the suite, fifty kills, a soak of 500 Pods, ten replays of each virtual scenario, every
+/// scenario in a container, a thousand seeds of each scenario made for exploring. CI runs a tenth of kills and Pods, one
+/// round, two replays, and five scenarios in containers.
 fn nightly() -> Verdict {
     let rounds = podlab("e2e", &["--rounds".into(), "20".into()])?;
     let mut kills = Command::new(env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
@@ -62,6 +63,9 @@ fn nightly() -> Verdict {
     let replay = ["test", "-p", "podlab-suites", "--test", "world", "every_replay"];
     replays.args(replay).env("PODLAB_REPLAYS", "10").current_dir(root());
     let mut worst = rounds.max(status(&mut kills)?).max(status(&mut replays)?);
+    let mut containers = Command::new(root().join(".ci/with-docker"));
+    containers.arg(build_podlab()?).args(["e2e", "--backend", "container", "--out", "target/reports/container"]);
+    worst = worst.max(status(containers.current_dir(root()))?);
     let dir = root().join("scenarios/virtual/explore");
     let mut names: Vec<_> = std::fs::read_dir(&dir)
         .map_err(|e| format!("{}: {e}", dir.display()))?

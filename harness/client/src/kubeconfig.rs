@@ -51,6 +51,7 @@ pub struct ClusterAccess {
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct File {
+    #[serde(default)]
     current_context: String,
     contexts: Vec<Named<Context>>,
     clusters: Vec<Named<Cluster>>,
@@ -89,11 +90,19 @@ struct User {
 /// # Errors
 /// [`KubeconfigError`] naming what is missing or malformed.
 pub fn load(path: &Path) -> Result<ClusterAccess, KubeconfigError> {
+    load_context(path, None)
+}
+
+/// The same of the context of a name; of the current one when absent.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_context(path: &Path, context: Option<&str>) -> Result<ClusterAccess, KubeconfigError> {
     let text = read(path)?;
     let text = String::from_utf8(text).map_err(|e| KubeconfigError::Parse(e.to_string()))?;
     let base = path.parent().unwrap_or_else(|| Path::new("."));
     let file: File = serde_saphyr::from_str(&text).map_err(|e| KubeconfigError::Parse(e.to_string()))?;
-    let context = find(file.contexts, "context", &file.current_context)?;
+    let context = find(file.contexts, "context", context.unwrap_or(&file.current_context))?;
     let cluster = find(file.clusters, "cluster", &context.cluster)?;
     let user = find(file.users, "user", &context.user)?;
     Ok(ClusterAccess {

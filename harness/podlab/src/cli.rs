@@ -72,6 +72,24 @@ pub(crate) enum Verb {
     },
     /// Play scenarios, each on a cluster of its own, and write reports.
     E2e(Box<E2e>),
+    /// Play one scenario in two places and show what differs between the two timelines; exit code 0 when nothing does.
+    Parity(Box<Parity>),
+    /// Serve a registry that holds the test image, for clusters elsewhere; until somebody ends it.
+    Registry {
+        /// Where to listen.
+        #[arg(long, default_value = "127.0.0.1:5000")]
+        listen: std::net::SocketAddr,
+        /// Ask for this user.
+        #[arg(long, requires = "password")]
+        user: Option<String>,
+        /// And this password.
+        #[arg(long, requires = "user")]
+        password: Option<String>,
+        /// A tag it has not, written as another with a suffix, `1.SUFFIX`, means that other: each trial can have a name
+        /// for the image that no node has yet.
+        #[arg(long)]
+        suffixes: bool,
+    },
     /// Make the reports of a run again from what it wrote down; also of one that was killed.
     Report {
         /// Its folder, or the `session.jsonl` in it.
@@ -244,12 +262,103 @@ pub(crate) struct E2e {
     /// Only in this world; every scenario in the worlds it names when absent.
     #[arg(long, value_enum)]
     pub(crate) world: Option<World>,
+    #[command(flatten)]
+    pub(crate) at: At,
     /// How to say what happens: lines for people, or a JSON line for each thing.
     #[arg(long, value_enum, default_value = "text")]
     pub(crate) format: Format,
     /// Value of a parameter of those scenarios that have it, `name=value`; may be repeated.
     #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
     pub(crate) param: Vec<(String, String)>,
+}
+
+/// Where trials of the real world are played.
+#[derive(Debug, Args)]
+pub(crate) struct At {
+    /// On which kind of cluster; what a scenario needs and that has not is skipped with the reason.
+    #[arg(long, value_enum, default_value = "embedded")]
+    pub(crate) backend: Backend,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterAt,
+}
+
+/// A cluster that is not ours.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ClusterAt {
+    /// `kubeconfig`: the cluster; `$KUBECONFIG` when absent.
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// `kubeconfig`: the context in it; the current one when absent.
+    #[arg(long)]
+    pub(crate) context: Option<String>,
+    /// `kubeconfig`, `kind`: what stands there for an image of the scenarios, `FROM=TO`; `{trial}` in it is another word in
+    /// each trial. May be repeated.
+    #[arg(long, value_name = "FROM=TO")]
+    pub(crate) image: Vec<podlab_runner::place::ImageRule>,
+    /// `kubeconfig`: something it has that cannot be seen, e.g. `registry.private`; may be repeated.
+    #[arg(long, value_name = "CAPABILITY")]
+    pub(crate) has: Vec<podlab_scenario::Capability>,
+    /// `kind`: image of the nodes.
+    #[arg(long, value_name = "IMAGE")]
+    pub(crate) node_image: Option<String>,
+    /// `kind`: number of nodes.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=10))]
+    pub(crate) kind_nodes: u8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Backend {
+    /// A cluster of ours for each trial, on this host.
+    Embedded,
+    /// A cluster of ours for each trial, in a container of a Docker engine.
+    Container,
+    /// Namespaces of a cluster that is already there.
+    Kubeconfig,
+    /// Namespaces of a cluster that the program kind makes for the run.
+    Kind,
+}
+
+/// Where one side of a comparison is played.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Side {
+    /// As `e2e` plays it by itself.
+    Embedded,
+    /// The virtual world.
+    Virtual,
+    /// In a container.
+    Container,
+    /// A cluster that is already there.
+    Kubeconfig,
+    /// A cluster that kind makes.
+    Kind,
+}
+
+/// Exit codes: 0 the timelines are the same, 1 they differ or a trial failed, 2 could not run.
+#[derive(Debug, Args)]
+pub(crate) struct Parity {
+    /// Name of the scenario; with `--from` all that were played in both when absent.
+    #[arg(required_unless_present = "from")]
+    pub(crate) scenario: Option<String>,
+    /// Where to play it; twice.
+    #[arg(long, value_enum, num_args = 1, required_unless_present = "from")]
+    pub(crate) on: Vec<Side>,
+    /// Folder of an earlier `e2e` run to take the timelines from, instead of playing; twice.
+    #[arg(long, value_name = "FOLDER", conflicts_with = "on")]
+    pub(crate) from: Vec<PathBuf>,
+    /// Folder of scenarios.
+    #[arg(long, default_value = "scenarios")]
+    pub(crate) scenarios: PathBuf,
+    /// Folder for logs and the two timelines.
+    #[arg(long, default_value = "target/reports/parity")]
+    pub(crate) out: PathBuf,
+    /// Seed of every component's randomness.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Compare what every place can see, what a watcher sees of the API, and not the calls inside.
+    #[arg(long)]
+    pub(crate) api_only: bool,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterAt,
 }
 
 #[derive(Debug, Args)]
@@ -292,6 +401,12 @@ pub(crate) struct Up {
     /// How the parts are kept apart.
     #[arg(long, value_enum, default_value = "process")]
     pub(crate) isolation: Isolation,
+    /// Stay until somebody ends this process, and end the cluster then.
+    #[arg(long)]
+    pub(crate) foreground: bool,
+    /// Everything about the cluster from a file, as a runner writes it for a cluster in a container.
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub(crate) spec: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -348,6 +463,9 @@ pub(crate) enum NodeAction {
     Crash(NodeName),
     /// Start a crashed node.
     Boot(NodeName),
+    /// What a node holds for Pods, as JSON; for runners outside.
+    #[command(hide = true)]
+    Holdings(NodeName),
 }
 
 #[derive(Debug, Args)]
@@ -367,6 +485,14 @@ pub(crate) enum ImageAction {
         archives: Vec<PathBuf>,
         #[command(flatten)]
         name: Name,
+    },
+    /// Write the test image as an archive, for nodes that are not ours.
+    Archive {
+        /// The file.
+        file: PathBuf,
+        /// Its name in there.
+        #[arg(long = "as", default_value = "registry.test/testimage:1")]
+        name: String,
     },
     /// Put an archive's image into a registry of the cluster.
     Push {

@@ -53,6 +53,7 @@ struct State {
 pub struct Storage {
     state: Arc<RwLock<State>>,
     dir: Option<PathBuf>,
+    suffixes: bool,
 }
 
 impl Storage {
@@ -61,12 +62,20 @@ impl Storage {
         Self::default()
     }
 
+    /// With `true`, a tag that is not there and has a dot in it means what stands before the last dot: `1.anything` is `1`.
+    /// So an image can have a name that no node has yet, as often as one likes.
+    #[must_use]
+    pub fn with_suffixes(mut self, suffixes: bool) -> Self {
+        self.suffixes = suffixes;
+        self
+    }
+
     /// A registry kept in a directory; what is there already is loaded.
     ///
     /// # Errors
     /// [`StorageError::Disk`] when the directory cannot be made or read.
     pub fn in_dir(dir: &Path) -> Result<Self, StorageError> {
-        let storage = Self { state: Arc::default(), dir: Some(dir.to_owned()) };
+        let storage = Self { state: Arc::default(), dir: Some(dir.to_owned()), suffixes: false };
         let disk = |path: &Path| {
             let path = path.to_owned();
             move |source| StorageError::Disk { path, source }
@@ -168,7 +177,9 @@ impl Storage {
     }
 
     pub(crate) fn manifest(&self, repository: &str, reference: &str) -> Option<Manifest> {
-        self.read().manifests.get(&(repository.to_owned(), reference.to_owned())).cloned()
+        let state = self.read();
+        let find = |reference: &str| state.manifests.get(&(repository.to_owned(), reference.to_owned())).cloned();
+        find(reference).or_else(|| find(reference.rsplit_once('.').filter(|_| self.suffixes)?.0))
     }
 
     /// The tags of a repository; `None` when there is no such repository.
@@ -190,5 +201,24 @@ impl Storage {
             let _ = fs::remove_file(dir.join("manifests").join(format!("{repository}@{reference}").replace('/', "+")));
         }
         self.write().manifests.remove(&(repository.to_owned(), reference.to_owned())).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_suffix_of_a_tag_means_nothing_where_that_is_wanted_and_another_tag_elsewhere() {
+        let plain = Storage::in_memory();
+        plain.put_image("testimage", "1", &Image::testimage()).unwrap();
+        let loose = plain.clone().with_suffixes(true);
+        let same = |tag: &str| loose.manifest("testimage", tag).map(|m| digest(&m.bytes));
+        assert!(same("1").is_some());
+        assert_eq!(same("1.run-7"), same("1"));
+        for absent in ["2", "2.run-7", "nope", "1.a.b", ".", ""] {
+            assert_eq!(same(absent), None, "{absent:?}");
+        }
+        assert!(plain.manifest("testimage", "1.run-7").is_none());
     }
 }

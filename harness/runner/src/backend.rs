@@ -51,7 +51,11 @@ pub(crate) trait Backend: Send + Sync {
     /// Names of the nodes.
     fn nodes(&self) -> Vec<String>;
     /// What a node holds for Pods.
-    fn holdings(&self, node: &str) -> Result<Vec<Holding>, StepError>;
+    async fn holdings(&self, node: &str) -> Result<Vec<Holding>, StepError>;
+    /// Whether [`Backend::holdings`] can be asked for.
+    fn sees_nodes(&self) -> bool {
+        true
+    }
     /// How long to go on watching when the last step is done, so that what it set in motion belongs to the run.
     fn settle(&self) -> std::time::Duration;
     /// How far a measured duration may be off: nothing, unless this run was told to take its time.
@@ -150,7 +154,7 @@ impl Backend for RealBackend<'_> {
         self.cluster.spec().node_names()
     }
 
-    fn holdings(&self, node: &str) -> Result<Vec<Holding>, StepError> {
+    async fn holdings(&self, node: &str) -> Result<Vec<Holding>, StepError> {
         Ok(self.cluster.inside(node)?.holdings()?)
     }
 
@@ -243,7 +247,7 @@ impl Backend for VirtualBackend {
         self.nodes.clone()
     }
 
-    fn holdings(&self, node: &str) -> Result<Vec<Holding>, StepError> {
+    async fn holdings(&self, node: &str) -> Result<Vec<Holding>, StepError> {
         self.cluster.holdings(node).map_err(unknown)
     }
 

@@ -96,7 +96,7 @@ impl Subject<'_> {
 /// Where and why a run failed; a fault that did not fire because another came first does not count.
 fn failing(played: &Played) -> Option<(String, String)> {
     match &played.trial.outcome {
-        Outcome::Passed | Outcome::Invalid(_) => None,
+        Outcome::Passed | Outcome::Invalid(_) | Outcome::Skipped(_) => None,
         Outcome::Failed(f) | Outcome::Broken(f) => Some((f.step.clone(), f.why.clone())),
     }
 }

@@ -6,10 +6,10 @@ use podlab_testbed::Held;
 use crate::{backend::Backend, steps::StepError};
 
 /// Everything of the wanted kinds that is on the nodes, one line a thing.
-pub(crate) fn find(backend: &dyn Backend, kinds: &[Leak]) -> Result<Vec<String>, StepError> {
+pub(crate) async fn find(backend: &dyn Backend, kinds: &[Leak]) -> Result<Vec<String>, StepError> {
     let mut found = Vec::new();
     for node in backend.nodes() {
-        let held = backend.holdings(&node)?;
+        let held = backend.holdings(&node).await?;
         for kind in kinds {
             let of = |h: &&podlab_testbed::Holding| wanted(*kind, backend.world()).contains(&h.kind);
             found.extend(held.iter().filter(of).map(|h| format!("{node}: {kind:?} {}", h.what)));

@@ -80,8 +80,8 @@ pub(crate) async fn at_end(
 async fn look(backend: &dyn Backend, client: &Client, down: &BTreeSet<String>) -> Result<Vec<Broken>, StepError> {
     let living = living(client).await?;
     let mut found = Vec::new();
-    for node in backend.nodes().into_iter().filter(|n| !down.contains(n)) {
-        let all = backend.holdings(&node)?;
+    for node in backend.nodes().into_iter().filter(|n| backend.sees_nodes() && !down.contains(n)) {
+        let all = backend.holdings(&node).await?;
         found.extend(of_node(&node, &all, &living));
     }
     if down.is_empty() {

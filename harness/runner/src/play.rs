@@ -19,7 +19,7 @@ use podlab_timeline::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    backend::{RealBackend, VirtualBackend},
+    backend::{Backend, RealBackend, VirtualBackend},
     invariants,
     monitors::Broken,
     perform::{Limits, perform},
@@ -59,6 +59,8 @@ pub enum Outcome {
     Broken(Failure),
     /// A fault did not fire as often as it must have.
     Invalid(String),
+    /// It was not played: the place lacks what it needs.
+    Skipped(String),
 }
 
 /// Where and why.
@@ -103,10 +105,7 @@ pub async fn play(zygote: &Zygote, name: &str, path: &Path, scenario: &Scenario,
     let start = clock.now();
     let log = options.out.join(name).join("run.jsonl");
     let mut trial = blank(name, scenario, start, log.clone());
-    let budget = scenario.budget.map_or(BUDGET, |b| b.0);
-    let pause = options.pause.then(|| options.out.join(name).join("PAUSED"));
-    let limits = Limits { end: start.after(budget), budget, interrupt: options.interrupt.clone(), pause };
-    let longest = if options.pause { Duration::MAX } else { budget + after_steps(scenario) + BEYOND };
+    let (limits, longest) = limits(scenario, options, &trial);
     match clock.timeout(longest, on_cluster(zygote, path, scenario, options, &limits, &mut trial)).await {
         Some(outcome) => trial.outcome = outcome,
         None => trial.outcome = Outcome::Broken(failure("whole scenario", format!("not over within {longest:?}"))),
@@ -115,6 +114,38 @@ pub async fn play(zygote: &Zygote, name: &str, path: &Path, scenario: &Scenario,
     let entries = read_log(&log).unwrap_or_default();
     conclude(&mut trial, scenario, &entries);
     trial
+}
+
+/// What ends the steps of a trial of the real world, and how long all of it may take.
+fn limits(scenario: &Scenario, options: &PlayOptions, trial: &Trial) -> (Limits, Duration) {
+    let budget = scenario.budget.map_or(BUDGET, |b| b.0);
+    let pause = options.pause.then(|| options.out.join(&trial.name).join("PAUSED"));
+    let limits = Limits { end: trial.start.after(budget), budget, interrupt: options.interrupt.clone(), pause };
+    let longest = if options.pause { Duration::MAX } else { budget + after_steps(scenario) + BEYOND };
+    (limits, longest)
+}
+
+/// Plays a scenario of the real world on a backend, no longer than it may take.
+pub(crate) async fn within_limits(
+    backend: &dyn Backend,
+    path: &Path,
+    scenario: &Scenario,
+    options: &PlayOptions,
+    trial: &Trial,
+) -> Outcome {
+    let (limits, longest) = limits(scenario, options, trial);
+    let played = backend.clock().timeout(longest, perform(backend, path, scenario, &limits)).await;
+    played.unwrap_or_else(|| Outcome::Broken(failure("whole scenario", format!("not over within {longest:?}"))))
+}
+
+/// Makes the folder of a run log; an earlier log of the name goes.
+pub(crate) fn prepare(log: &Path) -> Result<PathBuf, String> {
+    let dir = log.parent().unwrap_or_else(|| Path::new("."));
+    let prepared = std::fs::create_dir_all(dir).and_then(|()| match std::fs::remove_file(log) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+        _ => std::path::absolute(log),
+    });
+    prepared.map_err(|e| format!("{}: {e}", dir.display()))
 }
 
 /// What the parts after the steps may take together.
@@ -137,7 +168,7 @@ pub(crate) fn blank(name: &str, scenario: &Scenario, start: Mono, log: PathBuf) 
 }
 
 /// What the run log says of a trial that is over.
-fn conclude(trial: &mut Trial, scenario: &Scenario, entries: &[Entry]) {
+pub(crate) fn conclude(trial: &mut Trial, scenario: &Scenario, entries: &[Entry]) {
     trial.timelines = fold(entries);
     // A broken invariant says more than the step that failed because of it.
     if let Some(Broken { monitor, what }) = invariants::broken(entries) {
@@ -266,13 +297,9 @@ async fn on_cluster(
     let broken = |step: &str, why: String| Outcome::Broken(failure(step, why));
     let clock = Clock::real();
     let dir = trial.log.parent().unwrap_or_else(|| Path::new(".")).to_owned();
-    let prepared = std::fs::create_dir_all(&dir).and_then(|()| match std::fs::remove_file(&trial.log) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
-        _ => std::path::absolute(&trial.log),
-    });
-    let log = match prepared {
+    let log = match prepare(&trial.log) {
         Ok(log) => log,
-        Err(e) => return broken("prepare", format!("{}: {e}", dir.display())),
+        Err(why) => return broken("prepare", why),
     };
     let spec = ClusterSpec {
         nodes: scenario.cluster.nodes,

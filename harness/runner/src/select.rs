@@ -23,6 +23,9 @@ pub struct Selection {
     pub world: Option<World>,
     /// It is one of these.
     pub only: Option<BTreeSet<String>>,
+    /// Every scenario once, as a trial of the real world, also those that name only the virtual one: the place says
+    /// which of them it has to skip.
+    pub elsewhere: bool,
     /// Of what is left, the k-th of every n: (k, n), k from 1.
     pub shard: Option<(usize, usize)>,
 }
@@ -48,7 +51,8 @@ impl Selection {
     pub fn of(&self, all: &[Ready]) -> Result<Vec<(Ready, World)>, String> {
         let mut chosen = Vec::new();
         for ready in all {
-            for world in ready.worlds(self.world) {
+            let worlds = if self.elsewhere { vec![World::Real] } else { ready.worlds(self.world) };
+            for world in worlds {
                 let name = ready.trial_name(world);
                 let hit = self.names.is_empty() || self.names.iter().any(|n| name.contains(n.as_str()));
                 let labelled = self.tags.iter().all(|t| ready.scenario.tags.contains(t));

@@ -32,7 +32,7 @@ pub struct Planned {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ended {
-    /// `passed`, `failed`, `broken` or `invalid`.
+    /// `passed`, `failed`, `broken`, `invalid` or `skipped`.
     pub verdict: String,
     /// Which step.
     #[serde(default)]
@@ -107,6 +107,10 @@ impl Said {
             Outcome::Passed => ("passed", None),
             Outcome::Failed(f) => ("failed", Some(f.clone())),
             Outcome::Broken(f) => ("broken", Some(f.clone())),
+            Outcome::Skipped(why) => {
+                let f = crate::Failure { step: String::new(), why: why.clone(), context: String::new() };
+                ("skipped", Some(f))
+            }
             Outcome::Invalid(why) => {
                 ("invalid", Some(crate::Failure { step: String::new(), why: why.clone(), context: String::new() }))
             }
@@ -269,6 +273,7 @@ pub fn fold(said: impl IntoIterator<Item = Said>) -> Option<Session> {
                         Ended { verdict: "flaky".into(), step: before.step, why, context: before.context }
                     }
                     ("passed", ..) => ended,
+                    ("skipped", ..) => ended,
                     (_, _, Some(text)) => Ended {
                         why: format!("{text}; {}: {}", ended.step, ended.why),
                         verdict: "quarantined".into(),
@@ -321,6 +326,8 @@ mod tests {
             ),
             (vec![starts("a", 1), ends("a", 1, "failed", Some("q"))], "quarantined"),
             (vec![starts("a", 1), ends("a", 1, "passed", Some("q"))], "passed"),
+            (vec![starts("a", 1), ends("a", 1, "skipped", None)], "skipped"),
+            (vec![starts("a", 1), ends("a", 1, "skipped", Some("q"))], "skipped"),
             (vec![starts("a", 1)], "broken"),
             (vec![starts("a", 1), ends("a", 1, "failed", None), starts("a", 2)], "broken"),
             (vec![], "skipped"),

@@ -361,7 +361,7 @@ impl Stage<'_> {
     async fn leak_free(&self, kinds: &[podlab_scenario::Leak]) -> Done {
         let deadline = self.clock.now().after(Duration::from_secs(10));
         loop {
-            let left = leaks::find(self.backend, kinds)?;
+            let left = leaks::find(self.backend, kinds).await?;
             if left.is_empty() {
                 return Ok(());
             }

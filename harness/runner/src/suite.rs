@@ -12,7 +12,7 @@ use podlab_testbed::Zygote;
 use podlab_timeline::Entry;
 use tokio::task::JoinSet;
 
-use crate::{Outcome, PlayOptions, Trial, VirtualOptions, play, play_virtual, session::Said};
+use crate::{Outcome, PlayOptions, Trial, VirtualOptions, place::Place, play, play_virtual, session::Said};
 
 /// Where a trial is played.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -127,6 +127,8 @@ pub struct Course {
     pub fail_fast: bool,
     /// Whose failures do not count, by name of the scenario, and why.
     pub excused: BTreeMap<String, String>,
+    /// Where trials of the real world are played.
+    pub place: Place,
 }
 
 /// Plays trials and tells `say` of each thing that happens, in order. Without a zygote nothing can be played on real
@@ -144,12 +146,17 @@ pub async fn play_all(
         while !stop && !course.options.interrupt.is_cancelled() && running.len() < course.jobs.max(1) {
             let Some((ready, world, attempt)) = waiting.pop_front() else { break };
             say(&Said::TrialBegin { trial: ready.trial_name(world), attempt }, None);
-            let (zygote, mut options) = (zygote.clone(), course.options.clone());
+            if let (World::Real, Some(why)) = (world, course.place.lacks(&ready.scenario)) {
+                let trial = Trial { outcome: Outcome::Skipped(why), ..unplayed(&ready, world) };
+                say(&Said::end(&trial, attempt, None), Some(&trial));
+                continue;
+            }
+            let (zygote, mut options, place) = (zygote.clone(), course.options.clone(), course.place.clone());
             if attempt > 1 {
                 // What an earlier attempt left to look at stays.
                 options.out = options.out.join(format!("attempt-{attempt}"));
             }
-            running.spawn(async move { (one(zygote, &ready, world, options).await, ready, world, attempt) });
+            running.spawn(async move { (one(zygote, place, &ready, world, options).await, ready, world, attempt) });
         }
         let Some(joined) = running.join_next().await else { break };
         // A task is not cancelled and does not panic: what may panic runs in another, below.
@@ -166,12 +173,16 @@ pub async fn play_all(
     }
 }
 
+/// A trial of which nothing has happened.
+fn unplayed(ready: &Ready, world: World) -> Trial {
+    crate::play::blank(&ready.trial_name(world), &ready.scenario, Clock::real().now(), PathBuf::new())
+}
+
 /// Plays one trial. One that panics is broken; none is ever lost.
-async fn one(zygote: Option<Arc<Zygote>>, ready: &Ready, world: World, options: PlayOptions) -> Trial {
-    let name = ready.trial_name(world);
+async fn one(zygote: Option<Arc<Zygote>>, place: Place, ready: &Ready, world: World, options: PlayOptions) -> Trial {
     let broken = |why: String| Trial {
         outcome: Outcome::Broken(crate::Failure { step: "whole trial".into(), why, context: String::new() }),
-        ..crate::play::blank(&name, &ready.scenario, Clock::real().now(), PathBuf::new())
+        ..unplayed(ready, world)
     };
     let mut alone = JoinSet::new();
     match (world, zygote) {
@@ -179,6 +190,13 @@ async fn one(zygote: Option<Arc<Zygote>>, ready: &Ready, world: World, options: 
         (World::Virtual, _) => {
             let ready = ready.clone();
             alone.spawn_blocking(move || ready.play_virtual(&options));
+        }
+        (World::Real, _) if !place.boots() => {
+            let ready = ready.clone();
+            alone.spawn(async move {
+                let played = place.play(&ready.name, &ready.path, &ready.scenario, &options).await;
+                played.unwrap_or_else(|| unplayed(&ready, World::Real))
+            });
         }
         (World::Real, Some(zygote)) => {
             let ready = ready.clone();

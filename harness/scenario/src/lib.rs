@@ -14,6 +14,7 @@ mod flow;
 pub mod lint;
 mod load;
 mod model;
+mod needs;
 mod problem;
 mod schema;
 mod shape;
@@ -36,7 +37,8 @@ pub use flow::{
     Allow, Budgets, Expect, ForEach, Group, If, Invariant, LibraryKind, Never, Repeat, Retry, StepLibrary, Use,
 };
 pub use load::{LoadError, discover, load, load_all, parse, parse_all};
-pub use model::{ApiVersion, Capability, ClusterNeeds, Kind, Scenario, Snapshot, Worlds};
+pub use model::{ApiVersion, ClusterNeeds, Kind, Scenario, Snapshot, Worlds};
+pub use needs::Capability;
 pub use problem::{Mark, Problem};
 pub use schema::{LIBRARY_SCHEMA_FILE, SCHEMA_FILE, library_schema, schema};
 pub use source::Source;

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::{Allow, Budgets, Invariant, Source, Span, Step};
+use crate::{Allow, Budgets, Capability, Invariant, Source, Span, Step};
 
 /// The only version there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -47,38 +47,6 @@ impl Worlds {
     pub fn virtual_too(self) -> bool {
         self != Self::Real
     }
-}
-
-/// What a scenario needs of the place it is played in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-pub enum Capability {
-    /// Two nodes.
-    #[serde(rename = "nodes.2")]
-    TwoNodes,
-    /// Faults at the CNI seam.
-    #[serde(rename = "fault.cni")]
-    FaultCni,
-    /// Faults at the CRI seam.
-    #[serde(rename = "fault.cri")]
-    FaultCri,
-    /// Faults at the CSI seam, in the node service of a driver.
-    #[serde(rename = "fault.csi")]
-    FaultCsi,
-    /// Killing and starting a node's agent.
-    #[serde(rename = "node.agent")]
-    NodeAgent,
-    /// Taking a whole node down and up.
-    #[serde(rename = "node.power")]
-    NodePower,
-    /// Memory limits that kill.
-    #[serde(rename = "kernel.oom")]
-    KernelOom,
-    /// Faults at the API.
-    #[serde(rename = "fault.api")]
-    FaultApi,
-    /// Time that passes at once.
-    #[serde(rename = "clock.virtual")]
-    ClockVirtual,
 }
 
 /// Size of the cluster.

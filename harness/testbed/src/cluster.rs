@@ -156,7 +156,10 @@ impl Cluster {
         let wanted = fs::read_to_string(state.join("port")).ok().and_then(|p| p.trim().parse().ok()).unwrap_or(0);
         let listen =
             |port| TcpListener::bind(("127.0.0.1", port)).map_err(|source| ClusterError::Listen { port, source });
-        let api = listen(wanted).or_else(|_| listen(0))?;
+        let api = match spec.api_listen {
+            Some(at) => TcpListener::bind(at).map_err(|source| ClusterError::Listen { port: at.port(), source })?,
+            None => listen(wanted).or_else(|_| listen(0))?,
+        };
         let port = api.local_addr().map_err(|source| ClusterError::Listen { port: wanted, source })?.port();
         fs::write(state.join("port"), port.to_string()).map_err(state::io_at(&state.join("port")))?;
         let published = spec.publish.iter().map(|p| listen(*p)).collect::<Result<Vec<_>, _>>()?;
@@ -177,7 +180,8 @@ impl Cluster {
         if !state.is_live() {
             return Err(StateError::Unknown(name.to_owned()).into());
         }
-        let spec = state.spec()?;
+        // Only the handle of who booted it ends a run's cluster; one that came to look leaves it as it is.
+        let spec = ClusterSpec { tied_to_runner: false, ..state.spec()? };
         Ok(Self { state, spec, lifeline: None })
     }
 
@@ -260,6 +264,13 @@ impl Cluster {
                 let why = log.lines().next_back().unwrap_or("it said nothing").to_owned();
                 return ClusterError::Ended { name: self.spec.name.clone(), part, why };
             }
+        }
+    }
+
+    /// Waits until its first process has ended, which nobody tells: it is asked ten times a second.
+    pub async fn ended(&self, clock: Clock) {
+        while self.state.is_live() {
+            clock.sleep(PART_CHECK).await;
         }
     }
 

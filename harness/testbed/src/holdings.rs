@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// One thing a node holds.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct Holding {
     /// What kind.
     pub kind: Held,
@@ -26,7 +26,7 @@ pub struct Holding {
 }
 
 /// Kinds of things.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub enum Held {
     /// A sandbox of the runtime.
     Sandbox,

@@ -54,6 +54,10 @@ pub struct ClusterSpec {
     pub kubelet_flags: Vec<String>,
     /// Faults at the seams of every node.
     pub faults: Vec<podlab_fault::Fault>,
+    /// Where the API listens; a free port of loopback when absent. Certificates name loopback only, so clients elsewhere
+    /// come through a forwarded port.
+    #[serde(default)]
+    pub api_listen: Option<std::net::SocketAddr>,
 }
 
 impl ClusterSpec {
@@ -76,6 +80,7 @@ impl ClusterSpec {
             kubelet_config: None,
             kubelet_flags: Vec::new(),
             faults: Vec::new(),
+            api_listen: None,
         }
     }
 

@@ -57,6 +57,7 @@ fn judge(zygote: &Zygote, s: &suite::Ready, world: World) -> Result<(), Failed> 
         Outcome::Failed(f) => return Err(format!("{}: {}\n{}", f.step, f.why, f.context).into()),
         Outcome::Broken(f) => return Err(format!("broken: {}: {}", f.step, f.why).into()),
         Outcome::Invalid(why) => return Err(format!("invalid: {why}").into()),
+        Outcome::Skipped(why) => return Err(format!("skipped: {why}").into()),
     }
     if s.scenario.snapshot.is_some() {
         compare(&s.name, &trial.snapshot)?;

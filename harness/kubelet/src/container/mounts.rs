@@ -142,9 +142,11 @@ fn bind_subpath(
     source: &MountSource,
     relative: &Path,
 ) -> Result<PathBuf, ConfigError> {
-    let text = |e: std::io::Error| {
+    let text = |error: std::io::Error| {
+        // What the Pod's owner is told names no path of the node; pkg/kubelet/kubelet_pods.go makeMounts.
+        tracing::error!(%error, volume = mount.name, container = inputs.container.name, "prepare a subPath");
         ConfigError::Text(format!(
-            "failed to prepare subPath for volumeMount \"{}\" of container \"{}\": {e}",
+            "failed to prepare subPath for volumeMount \"{}\" of container \"{}\"",
             mount.name, inputs.container.name
         ))
     };

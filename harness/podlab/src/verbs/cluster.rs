@@ -38,7 +38,7 @@ pub(crate) fn up(up: Up) -> Result<ExitCode> {
         .map(|path| std::fs::read_to_string(path).with_context(|| format!("read {}", path.display())))
         .transpose()?;
     let zygote = Zygote::start().context("prepare to fork")?;
-    let spec = ClusterSpec {
+    let asked = ClusterSpec {
         nodes: up.nodes,
         node_cpu_milli: up.node_cpu,
         node_memory: up.node_memory,
@@ -52,8 +52,19 @@ pub(crate) fn up(up: Up) -> Result<ExitCode> {
         registry_password: up.registry_password,
         kubelet_config,
         kubelet_flags: up.kubelet_flag,
+        tied_to_runner: up.foreground,
         ..ClusterSpec::named(&up.name.name)
     };
+    let spec = match &up.spec {
+        Some(path) => {
+            let text = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
+            let spec: ClusterSpec =
+                serde_json::from_slice(&text).with_context(|| format!("{} is no cluster", path.display()))?;
+            ClusterSpec { tied_to_runner: up.foreground, ..spec }
+        }
+        None => asked,
+    };
+    let name = spec.name.clone();
     for field in podlab_testbed::check_kubelet(&spec).context("configure the node agents")? {
         complain!("note: {field} changes nothing here");
     }
@@ -72,8 +83,24 @@ pub(crate) fn up(up: Up) -> Result<ExitCode> {
         cluster.down(false);
         return Err(error);
     }
-    say!("cluster {:?} is ready: export KUBECONFIG={}", up.name.name, up.kubeconfig.display());
+    say!("cluster {name:?} is ready: export KUBECONFIG={}", up.kubeconfig.display());
+    if up.foreground {
+        runtime()?.block_on(until_ended(&cluster))?;
+        // Dropped here: a cluster in the foreground ends with this process.
+        drop(cluster);
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Waits until somebody ends this process, or the cluster has ended by itself.
+async fn until_ended(cluster: &Cluster) -> Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::select! {
+        _ = term.recv() => Ok(()),
+        _ = int.recv() => Ok(()),
+        () = cluster.ended(Clock::real()) => bail!("the cluster has ended"),
+    }
 }
 
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {

@@ -21,15 +21,16 @@ use podlab_runner::{
 use podlab_testbed::Zygote;
 use tokio_util::sync::CancellationToken;
 
-use super::{cluster::check_host, report};
+use super::{cluster::check_host, place, report};
 use crate::{
-    cli::Format,
+    cli::{At, Backend, Format},
     out::{complain, say},
 };
 
 /// Settings of a run.
 #[derive(Debug)]
 pub(crate) struct Options {
+    pub(crate) at: At,
     pub(crate) scenarios: PathBuf,
     pub(crate) out: PathBuf,
     pub(crate) selection: Selection,
@@ -64,6 +65,9 @@ fn refuse<T>(errors: &[podlab_scenario::LoadError]) -> Result<T> {
 }
 
 pub(crate) fn run(o: &Options) -> Result<ExitCode> {
+    if o.at.backend != Backend::Embedded && o.selection.world == Some(World::Virtual) {
+        bail!("--world virtual has a place of its own; leave out --backend");
+    }
     let trials = match choose(o)? {
         Some(trials) => trials,
         None => return Ok(ExitCode::SUCCESS),
@@ -78,7 +82,8 @@ pub(crate) fn run(o: &Options) -> Result<ExitCode> {
     let today = Clock::real().wall().to_string().chars().take(10).collect::<String>();
     quarantine.expired(&today).for_each(|text| complain!("{text}"));
     let excused = known.iter().filter_map(|n| Some(((*n).to_owned(), quarantine.excuses(n, &today)?))).collect();
-    let zygote = if trials.iter().any(|(_, w)| *w == World::Real) {
+    let embedded = o.at.backend == Backend::Embedded;
+    let zygote = if embedded && trials.iter().any(|(_, w)| *w == World::Real) {
         check_host()?;
         Some(Arc::new(Zygote::start().context("prepare to fork")?))
     } else {
@@ -91,7 +96,27 @@ pub(crate) fn run(o: &Options) -> Result<ExitCode> {
         .context("start the async runtime")?;
     let interrupt = CancellationToken::new();
     let options = PlayOptions { out: o.out.clone(), seed: o.seed, interrupt: interrupt.clone(), pause: o.pause };
-    let course = Course { options, jobs: o.jobs, retries: o.retries, fail_fast: o.fail_fast, excused };
+    let place = runtime.block_on(place::connect(o.at.backend, &o.at.cluster, &o.out))?;
+    let course = Course { options, jobs: o.jobs, retries: o.retries, fail_fast: o.fail_fast, excused, place };
+    let worst = rounds(o, &runtime, &zygote, &trials, &course, &interrupt);
+    // Also when a round could not be played: what was begun elsewhere must not stay.
+    runtime.block_on(course.place.end());
+    let worst = worst?;
+    if o.format == Format::Text {
+        say!("reports: {}", o.out.join("report.html").display());
+    }
+    Ok(ExitCode::from(worst))
+}
+
+/// Plays round after round; the worst exit code.
+fn rounds(
+    o: &Options,
+    runtime: &tokio::runtime::Runtime,
+    zygote: &Option<Arc<Zygote>>,
+    trials: &[(Ready, World)],
+    course: &Course,
+    interrupt: &CancellationToken,
+) -> Result<u8> {
     let mut worst = 0;
     let mut round = 0;
     loop {
@@ -102,8 +127,8 @@ pub(crate) fn run(o: &Options) -> Result<ExitCode> {
         runtime.block_on(async {
             tokio::select! {
                 biased;
-                done = play(&zygote, trials.clone(), &course, o) => done,
-                never = heed(&interrupt) => never,
+                done = play(zygote, trials.to_vec(), course, o) => done,
+                never = heed(interrupt) => never,
             }
         })?;
         let (run, interrupted) = report::write(&o.out)?;
@@ -116,10 +141,7 @@ pub(crate) fn run(o: &Options) -> Result<ExitCode> {
             break;
         }
     }
-    if o.format == Format::Text {
-        say!("reports: {}", o.out.join("report.html").display());
-    }
-    Ok(ExitCode::from(worst))
+    Ok(worst)
 }
 
 /// The trials to play; `None` when those that failed last time are asked for and there are none.
@@ -208,7 +230,7 @@ async fn play(zygote: &Option<Arc<Zygote>>, trials: Vec<(Ready, World)>, course:
     };
     let plan =
         |(r, w): &(Ready, World)| Planned { trial: r.trial_name(*w), intent: r.scenario.intent.trim().to_owned() };
-    tell(&Said::begin("e2e", environment(), trials.iter().map(plan).collect()), None);
+    tell(&Said::begin("e2e", environment(course), trials.iter().map(plan).collect()), None);
     suite::play_all(zygote.clone(), trials, course, |said, trial| {
         let line = trial.map(|t| podlab_reports::trial_line(&report::of_trial(t, said)));
         if let Some(t) = trial {
@@ -228,11 +250,12 @@ async fn play(zygote: &Option<Arc<Zygote>>, trials: Vec<(Ready, World)>, course:
 }
 
 /// What decides how fast a machine is, for whoever compares two reports.
-fn environment() -> BTreeMap<String, String> {
+fn environment(course: &Course) -> BTreeMap<String, String> {
     let read = |path: &str| std::fs::read_to_string(path).map(|s| s.trim().to_owned()).unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     let cgroups = if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() { "v2" } else { "v1" };
     [
+        ("backend", course.place.name().to_owned()),
         ("kernel", read("/proc/sys/kernel/osrelease")),
         ("cores", cores.to_string()),
         ("cgroups", cgroups.to_owned()),

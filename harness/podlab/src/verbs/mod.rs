@@ -9,7 +9,10 @@ mod explore;
 mod image;
 mod lint;
 mod node;
+mod parity;
+mod place;
 mod plugin;
+mod registry;
 mod report;
 
 use std::process::ExitCode;
@@ -37,6 +40,8 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::Node { action } => node::act(action),
         Verb::Image { action } => image::act(action),
         Verb::E2e(e) => e2e::run(&e2e_options(*e)),
+        Verb::Parity(p) => parity::run(&p),
+        Verb::Registry { listen, user, password, suffixes } => registry::run(listen, user.zip(password), suffixes),
         Verb::Report { log, out, flaky_fails } => report::run(&log, out, flaky_fails),
         Verb::Explore { scenario, scenarios, runs, seed, jobs, out, mutant } => {
             explore::run(&explore::Options { scenario, scenarios, runs, seed, jobs, out, mutant })
@@ -63,8 +68,11 @@ fn e2e_options(e: E2e) -> e2e::Options {
         World::Virtual => suite::World::Virtual,
     });
     let expression = e.expression.map(podlab_scenario::Cel);
-    let selection = Selection { names: e.filter, tags: e.tag, expression, world, only: None, shard: e.shard };
+    let elsewhere = e.at.backend != crate::cli::Backend::Embedded;
+    let selection =
+        Selection { names: e.filter, tags: e.tag, expression, world, only: None, elsewhere, shard: e.shard };
     e2e::Options {
+        at: e.at,
         scenarios: e.scenarios,
         out: e.out,
         selection,

@@ -89,7 +89,7 @@ pub(crate) fn objects(scenario: &Scenario) -> Option<Vec<(String, Value)>> {
 
 impl Scenario {
     /// A file beside this one, if it can be read.
-    fn beside(&self, file: &str) -> Option<String> {
+    pub(crate) fn beside(&self, file: &str) -> Option<String> {
         let (path, _) = self.origin.files.all.first()?;
         std::fs::read_to_string(path.parent()?.join(file)).ok()
     }

@@ -2,7 +2,7 @@
 //! an example that has the fault and one that has not; both are tests.
 
 mod catalogue;
-mod facts;
+pub(crate) mod facts;
 mod names;
 mod time;
 mod worth;
