@@ -72,6 +72,8 @@ pub(crate) enum Verb {
     },
     /// Play scenarios, each on a cluster of its own, and write reports.
     E2e(Box<E2e>),
+    /// Compare two builds, Pod start by Pod start, on two clusters side by side.
+    Bench(Box<crate::verbs::bench::Bench>),
     /// Make the reports of a run again from what it wrote down; also of one that was killed.
     Report {
         /// Its folder, or the `session.jsonl` in it.
@@ -289,6 +291,12 @@ pub(crate) struct Up {
     /// Flag of the node agents, `name=value` (e.g. `max-pods=20`); may be repeated, and wins over the file.
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) kubelet_flag: Vec<String>,
+    /// Whether the components keep a run log.
+    #[arg(long, value_enum, default_value = "on")]
+    pub(crate) run_log: OnOff,
+    /// Make a phase slower on purpose, `MILESTONE=MICROSECONDS`, to see that a comparison finds it.
+    #[arg(long, hide = true, value_name = "MILESTONE=MICROSECONDS", value_parser = pair)]
+    pub(crate) plant: Option<(String, String)>,
     /// How the parts are kept apart.
     #[arg(long, value_enum, default_value = "process")]
     pub(crate) isolation: Isolation,
@@ -302,6 +310,14 @@ pub(crate) enum Durable {
     Batch,
     /// Power loss.
     Always,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnOff {
+    /// Yes.
+    On,
+    /// No.
+    Off,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

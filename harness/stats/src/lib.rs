@@ -1,5 +1,16 @@
-//! Figures from samples: nearest-rank percentiles, the mean of the lower half, bootstrap intervals. Pure.
+//! Figures from samples: nearest-rank percentiles, the mean of the lower half, bootstrap intervals; and the comparison of two
+//! sides measured in turn. Pure: a seed decides what is drawn.
 #![deny(missing_docs)]
+
+mod compare;
+mod random;
+#[cfg(test)]
+mod simulated;
+mod verdict;
+mod weighted;
+
+pub use compare::{Comparison, Design, Effect, Pair, Sample, compare};
+pub use verdict::{Moved, Verdict, confirmed};
 
 use std::time::Duration;
 

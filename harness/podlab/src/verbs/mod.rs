@@ -1,6 +1,7 @@
 //! One module per group of verbs.
 
 mod author;
+pub(crate) mod bench;
 mod cluster;
 mod docs;
 mod e2e;
@@ -37,6 +38,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::Node { action } => node::act(action),
         Verb::Image { action } => image::act(action),
         Verb::E2e(e) => e2e::run(&e2e_options(*e)),
+        Verb::Bench(b) => bench::run(&b),
         Verb::Report { log, out, flaky_fails } => report::run(&log, out, flaky_fails),
         Verb::Explore { scenario, scenarios, runs, seed, jobs, out, mutant } => {
             explore::run(&explore::Options { scenario, scenarios, runs, seed, jobs, out, mutant })
