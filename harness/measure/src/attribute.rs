@@ -19,7 +19,9 @@ pub struct Attribution {
 
 /// Splits starts by the run log of their cluster. A start of which the log knows nothing has one phase, unattributed.
 pub fn attribute(entries: &[Entry], namespace: &str, starts: &[Start]) -> Vec<Attribution> {
-    let mut all = entries.to_vec();
+    // Another watcher, that of a scenario's own demands, may have seen the Pod earlier or later; who measures is who counts.
+    let seen = |e: &&Entry| e.event != Event::Stage(Stage::Seen);
+    let mut all: Vec<Entry> = entries.iter().filter(seen).cloned().collect();
     all.extend(starts.iter().map(|s| Entry {
         v: SCHEMA_VERSION,
         t: s.seen,

@@ -52,7 +52,7 @@ pub async fn run(a: &mut Subject, b: &mut Subject, plan: &Plan, clock: Clock) ->
     let mut number = 0;
     let warmup = plan.warmup.div_ceil(plan.block.max(1));
     let mut begin = Mono(0);
-    for n in 0..warmup + plan.blocks {
+    for n in 0..warmup.saturating_add(plan.blocks) {
         if n == warmup {
             begin = clock.now();
         }

@@ -3,6 +3,7 @@
 
 mod arrivals;
 mod attribute;
+mod figures;
 mod interleave;
 mod load;
 mod search;
@@ -11,6 +12,7 @@ mod subject;
 
 pub use arrivals::Arrivals;
 pub use attribute::{Attribution, attribute};
+pub use figures::{Figures, PhaseFigures, all_started, deletion, indicator, split, startup};
 pub use interleave::{Interleaved, Plan, order, run};
 pub use load::{Arrived, Load, LoadReport, Progress, StopWhen, drive};
 pub use search::{Found, Search};

@@ -251,7 +251,8 @@ impl Driver<'_> {
             name,
             uid: String::new(),
             warmup: number <= self.load.warmup,
-            due,
+            // A closed plan wants a Pod when there is room for it.
+            due: if self.load.arrivals.concurrency().is_some() { asked } else { due },
             asked,
             started: vec![None; containers],
             ready: None,

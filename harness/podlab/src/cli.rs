@@ -74,6 +74,27 @@ pub(crate) enum Verb {
     E2e(Box<E2e>),
     /// Compare two builds, Pod start by Pod start, on two clusters side by side.
     Bench(Box<crate::verbs::bench::Bench>),
+    /// Play scenarios that have a load, one at a time, and show how it stands and what was measured.
+    Stress {
+        /// Parts of their names.
+        #[arg(required = true)]
+        scenario: Vec<String>,
+        /// Folder of scenarios.
+        #[arg(long, default_value = "scenarios")]
+        scenarios: PathBuf,
+        /// Folder for logs, measurements and reports.
+        #[arg(long, default_value = "target/reports/stress")]
+        out: PathBuf,
+        /// Decides when Pods arrive; 0 takes one from the kernel.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// How to say what happens: lines for people, or a JSON line for each thing.
+        #[arg(long, value_enum, default_value = "text")]
+        format: Format,
+        /// Value of a parameter, `name=value`; may be repeated.
+        #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
+        param: Vec<(String, String)>,
+    },
     /// Make the reports of a run again from what it wrote down; also of one that was killed.
     Report {
         /// Its folder, or the `session.jsonl` in it.

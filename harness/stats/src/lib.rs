@@ -61,6 +61,12 @@ impl Samples {
         Some(half.iter().sum::<Duration>() / n)
     }
 
+    /// Mean of all.
+    pub fn mean(&self) -> Option<Duration> {
+        let n = u32::try_from(self.0.len()).ok().filter(|n| *n > 0)?;
+        Some(self.0.iter().sum::<Duration>() / n)
+    }
+
     /// The smallest.
     pub fn min(&self) -> Option<Duration> {
         self.0.first().copied()

@@ -12,6 +12,7 @@ mod lint;
 mod node;
 mod plugin;
 mod report;
+mod stress;
 
 use std::process::ExitCode;
 
@@ -39,6 +40,9 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::Image { action } => image::act(action),
         Verb::E2e(e) => e2e::run(&e2e_options(*e)),
         Verb::Bench(b) => bench::run(&b),
+        Verb::Stress { scenario, scenarios, out, seed, format, param } => {
+            stress::run(stress::Options { scenario, scenarios, out, seed, format, param })
+        }
         Verb::Report { log, out, flaky_fails } => report::run(&log, out, flaky_fails),
         Verb::Explore { scenario, scenarios, runs, seed, jobs, out, mutant } => {
             explore::run(&explore::Options { scenario, scenarios, runs, seed, jobs, out, mutant })
@@ -82,5 +86,6 @@ fn e2e_options(e: E2e) -> e2e::Options {
         pause: e.pause,
         format: e.format,
         param: e.param,
+        live: true,
     }
 }
