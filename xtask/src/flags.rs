@@ -17,6 +17,8 @@ const USAGE: &str = "usage: cargo xtask VERB
   ci                       everything CI runs, listing every failure
   nightly                  the long counts
   bench                    criterion benches
+  bench --against REV      compare this tree with a revision, start by start: 0 not slower, 1 slower (`podlab bench --help`)
+  stress SCENARIO          play a scenario that has a load; figures by phase, or the highest rate that holds
   conformance [FOCUS]      upstream's conformance suite on a cluster of ours; `conformance --help` says more";
 
 /// Exit code 2: could not run.
@@ -40,15 +42,25 @@ pub(crate) fn run(args: &[String]) -> Verdict {
             Ok(0)
         }
         "conformance" => conformance::run(rest),
+        "bench" if rest.iter().any(|a| a == "--against" || a.starts_with("--against=")) => bench_against(rest),
         "bench" => cargo(&["bench", "-p", "podlab-benches"], rest),
         "e2e" | "up" | "down" | "ps" | "logs" | "enter" | "node" | "image" | "gc" | "diag" | "lint" | "docs"
-        | "report" | "schema" | "new" | "explain" | "explore" | "parity" | "registry" => podlab(verb, rest),
+        | "report" | "schema" | "new" | "explain" | "explore" | "parity" | "registry" | "stress" => podlab(verb, rest),
         "help" | "--help" | "-h" => {
             say!("{USAGE}");
             Ok(0)
         }
         other => Err(format!("there is no verb {other:?}\n{USAGE}")),
     }
+}
+
+/// Builds this tree as it is released and compares it.
+fn bench_against(rest: &[String]) -> Verdict {
+    if cargo(&["build", "--release", "--quiet", "--package", "podlab", "--bin", "podlab"], &[])? != 0 {
+        return Ok(2);
+    }
+    let target = env::var("CARGO_TARGET_DIR").map_or_else(|_| root().join("target"), PathBuf::from);
+    status(Command::new(target.join("release/podlab")).arg("bench").args(rest))
 }
 
 /// The long counts: twenty rounds of the suite, fifty kills, a soak of 500 Pods, ten replays of each virtual scenario, every

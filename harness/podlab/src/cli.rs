@@ -90,6 +90,31 @@ pub(crate) enum Verb {
         #[arg(long)]
         suffixes: bool,
     },
+    /// Compare two builds, Pod start by Pod start, on two clusters side by side.
+    Bench(Box<crate::verbs::bench::Bench>),
+    /// Play scenarios that have a load, one at a time, and show how it stands and what was measured.
+    Stress {
+        /// Parts of their names.
+        #[arg(required = true)]
+        scenario: Vec<String>,
+        /// Folder of scenarios.
+        #[arg(long, default_value = "scenarios")]
+        scenarios: PathBuf,
+        /// Folder for logs, measurements and reports.
+        #[arg(long, default_value = "target/reports/stress")]
+        out: PathBuf,
+        /// Decides when Pods arrive; 0 takes one from the kernel.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// How to say what happens: lines for people, or a JSON line for each thing.
+        #[arg(long, value_enum, default_value = "text")]
+        format: Format,
+        /// Value of a parameter, `name=value`; may be repeated.
+        #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
+        param: Vec<(String, String)>,
+        #[command(flatten)]
+        at: At,
+    },
     /// Make the reports of a run again from what it wrote down; also of one that was killed.
     Report {
         /// Its folder, or the `session.jsonl` in it.
@@ -398,6 +423,12 @@ pub(crate) struct Up {
     /// Flag of the node agents, `name=value` (e.g. `max-pods=20`); may be repeated, and wins over the file.
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) kubelet_flag: Vec<String>,
+    /// Whether the components keep a run log.
+    #[arg(long, value_enum, default_value = "on")]
+    pub(crate) run_log: OnOff,
+    /// Make a phase slower on purpose, `MILESTONE=MICROSECONDS`, to see that a comparison finds it.
+    #[arg(long, hide = true, value_name = "MILESTONE=MICROSECONDS", value_parser = pair)]
+    pub(crate) plant: Option<(String, String)>,
     /// How the parts are kept apart.
     #[arg(long, value_enum, default_value = "process")]
     pub(crate) isolation: Isolation,
@@ -417,6 +448,14 @@ pub(crate) enum Durable {
     Batch,
     /// Power loss.
     Always,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnOff {
+    /// Yes.
+    On,
+    /// No.
+    Off,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -13,6 +13,7 @@ pub mod explore;
 mod invariants;
 mod judge;
 mod leaks;
+mod load;
 mod monitors;
 mod overcommit;
 mod owed;

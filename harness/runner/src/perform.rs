@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Failure, Outcome,
     backend::Backend,
-    monitors,
+    load, monitors,
     overcommit::Overcommit,
     owed,
     play::failure,
@@ -43,6 +43,10 @@ pub(crate) struct Limits {
     pub(crate) budget: Duration,
     /// Somebody wants it to end.
     pub(crate) interrupt: CancellationToken,
+    /// Decides when the Pods of a load arrive; 0 takes one from the kernel.
+    pub(crate) seed: u64,
+    /// Who looks on at a load.
+    pub(crate) look: Option<tokio::sync::watch::Sender<podlab_measure::Progress>>,
     /// The file whose removal ends the pause after a failure.
     pub(crate) pause: Option<PathBuf>,
 }
@@ -80,7 +84,7 @@ pub(crate) async fn perform(backend: &dyn Backend, path: &Path, scenario: &Scena
             Ok(()) = broken => Err(violated(&always)),
             result = async {
                 watcher.opened().await;
-                steps(&mut player, backend).await
+                steps(&mut player, backend, limits).await
             } => result,
             () = clock.sleep_until(limits.end) => {
                 let waits = player.waits.dump(clock.now());
@@ -168,11 +172,12 @@ fn judged(stopped: Stopped, context: String) -> Outcome {
 }
 
 /// `given`, `when` and `then`, and the time in which what they set in motion comes to rest.
-async fn steps(player: &mut Player<'_>, backend: &dyn Backend) -> Result<(), Stopped> {
+async fn steps(player: &mut Player<'_>, backend: &dyn Backend, limits: &Limits) -> Result<(), Stopped> {
     let scenario = player.scenario;
-    for (part, steps) in [("given", &scenario.given), ("when", &scenario.when), ("then", &scenario.then)] {
-        player.list(part.to_owned(), steps).await?;
-    }
+    player.list("given".to_owned(), &scenario.given).await?;
+    player.list("when".to_owned(), &scenario.when).await?;
+    load::play(player, limits.seed, limits.look.as_ref()).await?;
+    player.list("then".to_owned(), &scenario.then).await?;
     let clock = player.stage.clock;
     if let Some(snapshot) = &scenario.snapshot {
         let pods = snapshot.timeline.clone();

@@ -46,6 +46,8 @@ pub struct PlayOptions {
     pub interrupt: CancellationToken,
     /// On real containers: a trial that fails waits, with its cluster, until the file `PAUSED` beside its log is removed.
     pub pause: bool,
+    /// Told how a load stands.
+    pub look: Option<tokio::sync::watch::Sender<podlab_measure::Progress>>,
 }
 
 /// What came of it. The words are kept apart everywhere.
@@ -93,6 +95,8 @@ pub struct Trial {
     pub timelines: BTreeMap<PodKey, PodTimeline>,
     /// The run log.
     pub log: PathBuf,
+    /// What was measured of a load; null when nothing was.
+    pub measured: serde_json::Value,
     /// Normalised timelines to compare with what was recorded before; empty when the scenario keeps none.
     pub snapshot: String,
 }
@@ -120,7 +124,14 @@ pub async fn play(zygote: &Zygote, name: &str, path: &Path, scenario: &Scenario,
 fn limits(scenario: &Scenario, options: &PlayOptions, trial: &Trial) -> (Limits, Duration) {
     let budget = scenario.budget.map_or(BUDGET, |b| b.0);
     let pause = options.pause.then(|| options.out.join(&trial.name).join("PAUSED"));
-    let limits = Limits { end: trial.start.after(budget), budget, interrupt: options.interrupt.clone(), pause };
+    let limits = Limits {
+        end: trial.start.after(budget),
+        budget,
+        interrupt: options.interrupt.clone(),
+        seed: options.seed,
+        look: options.look.clone(),
+        pause,
+    };
     let longest = if options.pause { Duration::MAX } else { budget + after_steps(scenario) + BEYOND };
     (limits, longest)
 }
@@ -163,6 +174,7 @@ pub(crate) fn blank(name: &str, scenario: &Scenario, start: Mono, log: PathBuf) 
         start,
         timelines: BTreeMap::new(),
         log,
+        measured: serde_json::Value::Null,
         snapshot: String::new(),
     }
 }
@@ -170,6 +182,11 @@ pub(crate) fn blank(name: &str, scenario: &Scenario, start: Mono, log: PathBuf) 
 /// What the run log says of a trial that is over.
 pub(crate) fn conclude(trial: &mut Trial, scenario: &Scenario, entries: &[Entry]) {
     trial.timelines = fold(entries);
+    let measured = |e: &Entry| match &e.event {
+        Event::Run(v) => v.get("measured").cloned(),
+        _ => None,
+    };
+    trial.measured = entries.iter().find_map(measured).unwrap_or_default();
     // A broken invariant says more than the step that failed because of it.
     if let Some(Broken { monitor, what }) = invariants::broken(entries) {
         trial.outcome = Outcome::Failed(failure(&format!("monitor {monitor}"), what));
@@ -247,7 +264,8 @@ async fn in_world(path: &Path, scenario: &Scenario, options: &VirtualOptions, pl
             played.trial.boot = clock.now().since(Mono(0));
             let budget = scenario.budget.map_or(VIRTUAL_BUDGET, |b| b.0);
             let interrupt = options.interrupt.clone();
-            let limits = Limits { end: Mono(0).after(budget), budget, interrupt, pause: None };
+            let limits =
+                Limits { end: Mono(0).after(budget), budget, interrupt, seed: options.seed, look: None, pause: None };
             perform(&backend, path, scenario, &limits).await
         }
     };

@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use podlab_fault::{At, Effect, Fault, Point};
 
-use crate::{AgentAction, Apply, EventMatch, Matcher, Moment, Never, NodeAction, Scenario, Span, Step};
+use crate::{
+    AgentAction, Apply, ArrivalPlan, EventMatch, Matcher, Measured, Moment, Never, NodeAction, Scenario, Span, Step,
+};
 
 /// Markdown: the intent, the cluster, the faults, each part's steps as numbered sentences.
 pub fn explain(name: &str, s: &Scenario) -> String {
@@ -33,8 +35,46 @@ pub fn explain(name: &str, s: &Scenario) -> String {
             let _ = write!(out, "\n## {title}\n\n");
             list(&mut out, steps, 0);
         }
+        if title == "When" {
+            loaded(&mut out, s);
+        }
     }
     out
+}
+
+/// The load, what is measured of it and how good that must be.
+fn loaded(out: &mut String, s: &Scenario) {
+    let Some(load) = &s.load else { return };
+    let plan = match &load.arrivals {
+        ArrivalPlan::Constant { rate } => format!("{} Pods a second, evenly", rate.0),
+        ArrivalPlan::Ramp { from, to, over } => format!("{} and within {} {} Pods a second", from.0, span(*over), to.0),
+        ArrivalPlan::Burst { size, every } => format!("{size} Pods at once every {}", span(*every)),
+        ArrivalPlan::Poisson { rate } => format!("{} Pods a second on average, at random", rate.0),
+        ArrivalPlan::Closed { concurrency } => format!("{concurrency} Pods at a time"),
+        ArrivalPlan::Trace { offsets } => format!("Pods at {} given times", offsets.len()),
+        ArrivalPlan::Search { lo, hi, hold, .. } => {
+            format!("the highest rate between {} and {} Pods a second that holds for {}", lo.0, hi.0, span(*hold))
+        }
+    };
+    let _ = write!(out, "\n## Load\n\nWhat arrives: {plan}; {} Pods, of which {} warm up.\n", load.count, load.warmup);
+    for m in &s.measure {
+        let what = match m.of {
+            Measured::Startup { .. } => "how long each takes to start",
+            Measured::Sli {} => "the Kubernetes service level indicator",
+            Measured::Phases { .. } => "where the time of each start goes",
+            Measured::Deletion {} => "how long each takes to be gone",
+        };
+        let _ = writeln!(out, "- `{}` measures {what}.", m.id);
+    }
+    for g in &s.gate {
+        let limit = match (g.at_most, g.count_at_most, g.rate_at_least, g.slo) {
+            (Some(t), ..) => format!("at most {}", span(t)),
+            (_, Some(n), ..) => format!("at most {n}"),
+            (_, _, Some(r), _) => format!("at least {} a second", r.0),
+            (.., slo) => format!("at most {} s", slo.map_or(0, |s| s.at_most().as_secs())),
+        };
+        let _ = writeln!(out, "- `{}` must be {limit}.", g.of);
+    }
 }
 
 /// Numbered sentences, the steps inside a step below it.

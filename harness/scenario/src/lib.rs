@@ -26,6 +26,7 @@ mod temporal;
 mod tests;
 mod time;
 mod tree;
+mod workload;
 
 pub use asserts::{
     Checkpoint, Elapsed, EventMatch, Eventually, Exactly, Holds, Leak, LogMatch, Matcher, Moment, RpcCount, StatusIs,
@@ -46,3 +47,6 @@ pub use steps::{AgentAction, Apply, Delete, Exec, LabelNode, NodeAction, Pause, 
 pub use template::fill;
 pub use temporal::{Between, Monotone, Order, Times, Within};
 pub use time::Span;
+pub use workload::{
+    ArrivalPlan, Begin, COUNTS, Finish, Gate, Measure, Measured, P99_NEEDS, Rate, Slo, StopLoad, TIMES, Workload,
+};

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::{Allow, Budgets, Capability, Invariant, Source, Span, Step};
+use crate::{Allow, Budgets, Capability, Gate, Invariant, Measure, Source, Span, Step, Workload};
 
 /// The only version there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -110,6 +110,15 @@ pub struct Scenario {
     /// What must be true.
     #[serde(default)]
     pub then: Vec<Step>,
+    /// Pods that arrive by a plan, after `when`.
+    #[serde(default)]
+    pub load: Option<Workload>,
+    /// What is measured of them.
+    #[serde(default)]
+    pub measure: Vec<Measure>,
+    /// How good that must be.
+    #[serde(default)]
+    pub gate: Vec<Gate>,
     /// What is kept of it.
     #[serde(default)]
     pub snapshot: Option<Snapshot>,

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::OnceLock};
 use serde_json::{Map, Value};
 
 use crate::{
-    Cel, Scenario, Span, StepLibrary,
+    Cel, Rate, Scenario, Span, StepLibrary,
     problem::{Mark, Problem, suggest},
     tree::{Node, Tree},
 };
@@ -90,6 +90,7 @@ impl<'a> Shape<'a> {
         let value = self.value(node, schema, path);
         let checked = match (name, value.as_str()) {
             ("Span", Some(text)) => text.parse::<Span>().map(drop),
+            ("Rate", Some(text)) => text.parse::<Rate>().map(drop),
             ("Cel", Some(text)) => Cel(text.to_owned()).check().map_err(|e| format!("{text:?} is no expression: {e}")),
             _ => Ok(()),
         };

@@ -1,5 +1,16 @@
-//! Figures from samples: nearest-rank percentiles, the mean of the lower half, bootstrap intervals. Pure.
+//! Figures from samples: nearest-rank percentiles, the mean of the lower half, bootstrap intervals; and the comparison of two
+//! sides measured in turn. Pure: a seed decides what is drawn.
 #![deny(missing_docs)]
+
+mod compare;
+mod random;
+#[cfg(test)]
+mod simulated;
+mod verdict;
+mod weighted;
+
+pub use compare::{Comparison, Design, Effect, Pair, Sample, compare};
+pub use verdict::{Moved, Verdict, confirmed};
 
 use std::time::Duration;
 
@@ -48,6 +59,12 @@ impl Samples {
         let half = &self.0[..self.0.len().div_ceil(2)];
         let n = u32::try_from(half.len()).ok().filter(|n| *n > 0)?;
         Some(half.iter().sum::<Duration>() / n)
+    }
+
+    /// Mean of all.
+    pub fn mean(&self) -> Option<Duration> {
+        let n = u32::try_from(self.0.len()).ok().filter(|n| *n > 0)?;
+        Some(self.0.iter().sum::<Duration>() / n)
     }
 
     /// The smallest.

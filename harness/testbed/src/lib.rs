@@ -34,7 +34,7 @@ pub use plane::LocalApi;
 pub use podlab_api::{parse_milli, parse_quantity};
 pub use podlab_cri::init::AgentCommand;
 pub use podlab_kubelet::ConfigFileError;
-pub use spec::{ClusterSpec, Durability};
+pub use spec::{ClusterSpec, Durability, Planted, Tracing};
 pub use state::{StateDir, StateError, collect_garbage, root as state_root};
 pub use zygote::Zygote;
 

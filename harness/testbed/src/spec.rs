@@ -2,6 +2,8 @@
 
 use std::{net::Ipv4Addr, path::PathBuf};
 
+use podlab_clock::Clock;
+use podlab_timeline::Recorder;
 use serde::{Deserialize, Serialize};
 
 /// How much an acknowledged write survives.
@@ -58,6 +60,32 @@ pub struct ClusterSpec {
     /// come through a forwarded port.
     #[serde(default)]
     pub api_listen: Option<std::net::SocketAddr>,
+    /// Whether components keep a run log.
+    #[serde(default)]
+    pub tracing: Tracing,
+    /// A phase made slower on purpose, to see that a comparison finds it.
+    #[serde(default)]
+    pub planted: Option<Planted>,
+}
+
+/// Whether the components of a cluster write down what they do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "kebab-case")]
+pub enum Tracing {
+    /// Into the run log.
+    #[default]
+    On,
+    /// Nowhere: there are no timelines and no phases.
+    Off,
+}
+
+/// A delay before a milestone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Planted {
+    /// Which milestone.
+    pub stage: podlab_timeline::Stage,
+    /// How long.
+    pub delay: std::time::Duration,
 }
 
 impl ClusterSpec {
@@ -81,7 +109,18 @@ impl ClusterSpec {
             kubelet_flags: Vec::new(),
             faults: Vec::new(),
             api_listen: None,
+            tracing: Tracing::On,
+            planted: None,
         }
+    }
+
+    /// How a component of this cluster records, given the way it would.
+    pub(crate) fn recorder(&self, recorder: Recorder, clock: Clock) -> Recorder {
+        let recorder = match self.tracing {
+            Tracing::On => recorder,
+            Tracing::Off => Recorder::disabled(clock),
+        };
+        self.planted.map_or(recorder.clone(), |p| recorder.planted(p.stage, p.delay))
     }
 
     /// The names of the nodes, in order.

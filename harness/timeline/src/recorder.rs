@@ -7,6 +7,7 @@ use std::{
     io::Write,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use podlab_clock::{Clock, Mono};
@@ -37,6 +38,7 @@ pub struct Recorder {
     clock: Clock,
     lane: Lane,
     node: Option<String>,
+    planted: Option<(Stage, Duration)>,
 }
 
 impl std::fmt::Debug for Recorder {
@@ -48,12 +50,12 @@ impl std::fmt::Debug for Recorder {
 impl Recorder {
     /// A recorder that keeps nothing.
     pub fn disabled(clock: Clock) -> Self {
-        Self { sink: None, clock, lane: Lane::Run, node: None }
+        Self { sink: None, clock, lane: Lane::Run, node: None, planted: None }
     }
 
     /// A recorder over any sink.
     pub fn new(sink: Arc<dyn Sink>, clock: Clock) -> Self {
-        Self { sink: Some(sink), clock, lane: Lane::Run, node: None }
+        Self { sink: Some(sink), clock, lane: Lane::Run, node: None, planted: None }
     }
 
     /// A recorder that appends to a file, created when absent.
@@ -78,6 +80,13 @@ impl Recorder {
         Self { node: Some(node.to_owned()), ..self.clone() }
     }
 
+    /// The same log, whose writer is held up for `delay` just before it records `stage`: a known slowness in one phase, for
+    /// seeing that it is found. The thread is kept busy, as by a computation, so that the delay is exact.
+    #[must_use]
+    pub fn planted(&self, stage: Stage, delay: Duration) -> Self {
+        Self { planted: Some((stage, delay)), ..self.clone() }
+    }
+
     /// Now, on the clock of the log.
     pub fn now(&self) -> Mono {
         self.clock.now()
@@ -96,6 +105,14 @@ impl Recorder {
 
     /// Records anything, stamped now.
     pub fn record(&self, pod: Option<PodKey>, event: Event) {
+        if let (Some((slow, delay)), Event::Stage(stage)) = (self.planted, &event)
+            && slow == *stage
+        {
+            let end = self.clock.now().after(delay);
+            while self.clock.now() < end {
+                std::hint::spin_loop();
+            }
+        }
         if let Some(sink) = &self.sink {
             let t = self.clock.now();
             sink.append(&Entry { v: SCHEMA_VERSION, t, lane: self.lane, pod, node: self.node.clone(), event });

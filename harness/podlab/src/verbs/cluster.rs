@@ -4,9 +4,9 @@ use std::{io::Write, process::ExitCode, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use podlab_clock::Clock;
-use podlab_testbed::{Cluster, ClusterSpec, Durability, StateDir, Zygote, copy_kubeconfig, diagnose};
+use podlab_testbed::{Cluster, ClusterSpec, Durability, Planted, StateDir, Tracing, Zygote, copy_kubeconfig, diagnose};
 
-use crate::cli::{Durable, Isolation, Output, Up};
+use crate::cli::{Durable, Isolation, OnOff, Output, Up};
 use crate::out::{complain, say};
 
 /// How long a cluster may take to become ready.
@@ -53,6 +53,8 @@ pub(crate) fn up(up: Up) -> Result<ExitCode> {
         kubelet_config,
         kubelet_flags: up.kubelet_flag,
         tied_to_runner: up.foreground,
+        tracing: if up.run_log == OnOff::Off { Tracing::Off } else { Tracing::On },
+        planted: up.plant.as_ref().map(planted).transpose()?,
         ..ClusterSpec::named(&up.name.name)
     };
     let spec = match &up.spec {
@@ -101,6 +103,13 @@ async fn until_ended(cluster: &Cluster) -> Result<()> {
         _ = int.recv() => Ok(()),
         () = cluster.ended(Clock::real()) => bail!("the cluster has ended"),
     }
+}
+
+/// `MILESTONE=MICROSECONDS`, the milestone as in the run log.
+fn planted((stage, micros): &(String, String)) -> Result<Planted> {
+    let stage = serde_json::from_value(stage.as_str().into()).with_context(|| format!("milestone {stage:?}"))?;
+    let micros = micros.parse().with_context(|| format!("{micros:?} microseconds"))?;
+    Ok(Planted { stage, delay: Duration::from_micros(micros) })
 }
 
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {

@@ -11,6 +11,7 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use podlab_clock::Clock;
+use podlab_measure::Progress;
 use podlab_runner::{
     PlayOptions,
     quarantine::Quarantine,
@@ -21,7 +22,7 @@ use podlab_runner::{
 use podlab_testbed::Zygote;
 use tokio_util::sync::CancellationToken;
 
-use super::{cluster::check_host, place, report};
+use super::{cluster::check_host, place, report, stress};
 use crate::{
     cli::{At, Backend, Format},
     out::{complain, say},
@@ -46,6 +47,8 @@ pub(crate) struct Options {
     pub(crate) pause: bool,
     pub(crate) format: Format,
     pub(crate) param: Vec<(String, String)>,
+    /// Show how a load stands.
+    pub(crate) live: bool,
 }
 
 /// Exit code of a run somebody ended.
@@ -95,10 +98,17 @@ pub(crate) fn run(o: &Options) -> Result<ExitCode> {
         .build()
         .context("start the async runtime")?;
     let interrupt = CancellationToken::new();
-    let options = PlayOptions { out: o.out.clone(), seed: o.seed, interrupt: interrupt.clone(), pause: o.pause };
+    let look = tokio::sync::watch::Sender::default();
+    let options = PlayOptions {
+        out: o.out.clone(),
+        seed: o.seed,
+        interrupt: interrupt.clone(),
+        pause: o.pause,
+        look: o.live.then(|| look.clone()),
+    };
     let place = runtime.block_on(place::connect(o.at.backend, &o.at.cluster, &o.out))?;
     let course = Course { options, jobs: o.jobs, retries: o.retries, fail_fast: o.fail_fast, excused, place };
-    let worst = rounds(o, &runtime, &zygote, &trials, &course, &interrupt);
+    let worst = rounds(o, &runtime, &zygote, &trials, &course, &interrupt, &look);
     // Also when a round could not be played: what was begun elsewhere must not stay.
     runtime.block_on(course.place.end());
     let worst = worst?;
@@ -116,6 +126,7 @@ fn rounds(
     trials: &[(Ready, World)],
     course: &Course,
     interrupt: &CancellationToken,
+    look: &tokio::sync::watch::Sender<podlab_measure::Progress>,
 ) -> Result<u8> {
     let mut worst = 0;
     let mut round = 0;
@@ -127,7 +138,7 @@ fn rounds(
         runtime.block_on(async {
             tokio::select! {
                 biased;
-                done = play(zygote, trials.to_vec(), course, o) => done,
+                done = play(zygote, trials.to_vec(), course, o, look.subscribe()) => done,
                 never = heed(interrupt) => never,
             }
         })?;
@@ -205,7 +216,13 @@ async fn heed(interrupt: &CancellationToken) -> Result<()> {
     std::process::exit(i32::from(INTERRUPTED))
 }
 
-async fn play(zygote: &Option<Arc<Zygote>>, trials: Vec<(Ready, World)>, course: &Course, o: &Options) -> Result<()> {
+async fn play(
+    zygote: &Option<Arc<Zygote>>,
+    trials: Vec<(Ready, World)>,
+    course: &Course,
+    o: &Options,
+    mut load: tokio::sync::watch::Receiver<Progress>,
+) -> Result<()> {
     let clock = Clock::real();
     let start = clock.now();
     let log = SessionLog::create(&o.out).with_context(|| format!("begin a log in {}", o.out.display()))?;
@@ -231,15 +248,26 @@ async fn play(zygote: &Option<Arc<Zygote>>, trials: Vec<(Ready, World)>, course:
     let plan =
         |(r, w): &(Ready, World)| Planned { trial: r.trial_name(*w), intent: r.scenario.intent.trim().to_owned() };
     tell(&Said::begin("e2e", environment(course), trials.iter().map(plan).collect()), None);
-    suite::play_all(zygote.clone(), trials, course, |said, trial| {
+    let live = async {
+        while load.changed().await.is_ok() {
+            bar.set_message(stress::line(*load.borrow_and_update()));
+        }
+        std::future::pending::<()>().await;
+    };
+    let all = suite::play_all(zygote.clone(), trials, course, |said, trial| {
         let line = trial.map(|t| podlab_reports::trial_line(&report::of_trial(t, said)));
+        let line = line.zip(trial).map(|(l, t)| l + &stress::told(t));
         if let Some(t) = trial {
             bar.inc(1);
             bar.set_message(t.name.clone());
         }
         tell(said, line);
-    })
-    .await;
+    });
+    tokio::select! {
+        biased;
+        () = all => {}
+        () = live => {}
+    }
     let duration_us = u64::try_from(clock.now().since(start).as_micros()).unwrap_or(u64::MAX);
     tell(&Said::End { interrupted: course.options.interrupt.is_cancelled(), duration_us }, None);
     bar.finish_and_clear();

@@ -1,6 +1,7 @@
 //! One module per group of verbs.
 
 mod author;
+pub(crate) mod bench;
 mod cluster;
 mod docs;
 mod e2e;
@@ -14,6 +15,7 @@ mod place;
 mod plugin;
 mod registry;
 mod report;
+mod stress;
 
 use std::process::ExitCode;
 
@@ -42,6 +44,10 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::E2e(e) => e2e::run(&e2e_options(*e)),
         Verb::Parity(p) => parity::run(&p),
         Verb::Registry { listen, user, password, suffixes } => registry::run(listen, user.zip(password), suffixes),
+        Verb::Bench(b) => bench::run(&b),
+        Verb::Stress { scenario, scenarios, out, seed, format, param, at } => {
+            stress::run(stress::Options { scenario, scenarios, out, seed, format, param, at })
+        }
         Verb::Report { log, out, flaky_fails } => report::run(&log, out, flaky_fails),
         Verb::Explore { scenario, scenarios, runs, seed, jobs, out, mutant } => {
             explore::run(&explore::Options { scenario, scenarios, runs, seed, jobs, out, mutant })
@@ -88,5 +94,6 @@ fn e2e_options(e: E2e) -> e2e::Options {
         pause: e.pause,
         format: e.format,
         param: e.param,
+        live: true,
     }
 }

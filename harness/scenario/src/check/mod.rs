@@ -11,7 +11,7 @@ use std::path::Path;
 use asserts::vacuous;
 pub(crate) use scope::moments;
 
-use crate::{Apply, Scenario, Step, Worlds};
+use crate::{Apply, Scenario, Step, Worlds, workload};
 
 /// Most steps of a scenario, those of libraries counted.
 const MAX_STEPS: usize = 2000;
@@ -26,7 +26,9 @@ pub(crate) fn check(scenario: &Scenario, path: &Path) -> Vec<(String, String)> {
     if !(1..=10).contains(&scenario.cluster.nodes) {
         say("cluster.nodes", "it must be between 1 and 10");
     }
-    if scenario.then.is_empty() {
+    if !scenario.gate.is_empty() {
+        // A gate demands something, so there may be no other demand.
+    } else if scenario.then.is_empty() {
         say("", "then must demand something; a scenario without an assertion cannot fail");
     } else if !scenario.then.iter().any(Step::demands) {
         say("then", "none of its steps demands anything in every run; a scenario without an assertion cannot fail");
@@ -49,6 +51,7 @@ pub(crate) fn check(scenario: &Scenario, path: &Path) -> Vec<(String, String)> {
     if count > MAX_STEPS {
         say("", &format!("it has {count} steps, more than {MAX_STEPS}"));
     }
+    workload::check(scenario, &mut say);
     faults::check(scenario, &mut say);
     scope::check(scenario, &mut say);
     wrong

@@ -29,6 +29,18 @@ macro_rules! intent {
     };
 }
 
+macro_rules! load {
+    ($count:literal) => {
+        concat!("load: {arrivals: {constant: {rate: 5/s}}, ", $count, "template: '{apiVersion: v1, kind: Pod, spec: {containers: [{name: c, image: \"registry.test/testimage:1\"}]}}'}\nmeasure: [{id: ready, of: {startup: {}}}]")
+    };
+}
+
+macro_rules! gate {
+    () => {
+        "gate: [{of: ready.lost, countAtMost: 0}]"
+    };
+}
+
 macro_rules! lint {
     ($id:literal, $what:literal, $why:literal, bad: [$($bad:expr),* $(,)?], good: [$($good:expr),* $(,)?] $(, refused: $refused:literal)?) => {
         Lint {
@@ -69,6 +81,12 @@ pub const LINTS: &[Lint] = &[
         bad: [intent!(), "allow: [{lint: sleep, because: it was needed once}]", "when:", pod!(), "then:",
             "- eventually: {match: {pod: a, condition: Ready}, within: 30s}"],
         good: [intent!(), "when:", pod!(), "then:", "- eventually: {match: {pod: a, condition: Ready}, within: 30s}"]
+    ),
+    lint!(
+        "measure-without-warmup", "Pods of a load are measured from the first one on.",
+        "The first pay for caches and connections of all others; a tail made of them says nothing of the rest.",
+        bad: [intent!(), load!("count: 20, "), gate!()],
+        good: [intent!(), load!("count: 20, warmup: 5, "), gate!()]
     ),
     lint!(
         "missing-capability", "A step needs a capability the scenario does not list.",

@@ -31,6 +31,12 @@ pub(crate) fn check(s: &Scenario, found: &mut Found) {
             });
         }
     }
+    // A load does something, and a gate wants it to have come to something.
+    any |= s.load.is_some();
+    positive |= !s.gate.is_empty();
+    if s.load.as_ref().is_some_and(|l| l.warmup == 0) && !s.measure.is_empty() {
+        found.say("measure-without-warmup", "load", "the first Pods pay for caches and connections, and are measured");
+    }
     if !any {
         found.say("no-action", "", "no step does anything to the cluster");
     } else if !positive {

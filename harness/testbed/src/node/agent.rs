@@ -114,7 +114,8 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 async fn run(s: &Settings) -> Result<(), Failure> {
     let clock = Clock::real();
     let rng = telemetry::rng(s.spec.seed, &s.name);
-    let recorder = Recorder::new(Arc::new(s.run_log.try_clone()?), clock).on_node(&s.name);
+    let recorder = Recorder::new(Arc::new(s.run_log.try_clone()?), clock);
+    let recorder = s.spec.recorder(recorder, clock).on_node(&s.name);
     let shutdown = CancellationToken::new();
     let mut tasks: JoinSet<Result<(), Failure>> = JoinSet::new();
 

@@ -67,7 +67,7 @@ async fn run(capsule: &Capsule) -> Result<(), Failure> {
     let clock = Clock::real();
     let rng = telemetry::rng(spec.seed, "plane");
     let log = spec.run_log.clone().unwrap_or_else(|| state.join("run.jsonl"));
-    let recorder = Recorder::to_file(&log, clock)?;
+    let recorder = spec.recorder(Recorder::to_file(&log, clock)?, clock);
     let shutdown = CancellationToken::new();
     let mut tasks: JoinSet<Result<(), Failure>> = JoinSet::new();
 
