@@ -51,17 +51,20 @@ pub(crate) fn run(args: &[String]) -> Verdict {
     }
 }
 
-/// The long counts: twenty rounds of the suite, fifty kills, a soak of 500 Pods, ten replays of each virtual scenario, a
+/// The long counts: twenty rounds of the suite, fifty kills, eighty killed runners, a soak of 500 Pods, ten replays of each virtual scenario, a
 /// thousand seeds of each scenario made for exploring. CI runs a tenth of kills and Pods, one round and two replays.
 fn nightly() -> Verdict {
     let rounds = podlab("e2e", &["--rounds".into(), "20".into()])?;
     let mut kills = Command::new(env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
     kills.args(["test", "-p", "podlab-suites", "--test", "robustness"]).current_dir(root());
     kills.env("PODLAB_KILLS", "50").env("PODLAB_SOAK", "500");
+    let mut killed = Command::new(env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
+    killed.args(["test", "-p", "podlab", "--test", "runs", "whatever_moment"]).current_dir(root());
+    killed.env("PODLAB_KILLED_RUNS", "80");
     let mut replays = Command::new(env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
     let replay = ["test", "-p", "podlab-suites", "--test", "world", "every_replay"];
     replays.args(replay).env("PODLAB_REPLAYS", "10").current_dir(root());
-    let mut worst = rounds.max(status(&mut kills)?).max(status(&mut replays)?);
+    let mut worst = rounds.max(status(&mut kills)?).max(status(&mut killed)?).max(status(&mut replays)?);
     let dir = root().join("scenarios/virtual/explore");
     let mut names: Vec<_> = std::fs::read_dir(&dir)
         .map_err(|e| format!("{}: {e}", dir.display()))?

@@ -20,6 +20,7 @@ mod perform;
 mod play;
 mod player;
 pub mod quarantine;
+mod recorded;
 mod scope;
 pub mod select;
 pub mod session;

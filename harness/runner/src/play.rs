@@ -93,6 +93,8 @@ pub struct Trial {
     pub log: PathBuf,
     /// Normalised timelines to compare with what was recorded before; empty when the scenario keeps none.
     pub snapshot: String,
+    /// What was recorded before, where that was looked for and found.
+    pub recorded: Option<String>,
 }
 
 /// Plays one scenario on a cluster of its own, which is gone afterwards. Dropping the future ends the cluster too.
@@ -133,6 +135,7 @@ pub(crate) fn blank(name: &str, scenario: &Scenario, start: Mono, log: PathBuf) 
         timelines: BTreeMap::new(),
         log,
         snapshot: String::new(),
+        recorded: None,
     }
 }
 

@@ -12,7 +12,7 @@ use podlab_testbed::Zygote;
 use podlab_timeline::Entry;
 use tokio::task::JoinSet;
 
-use crate::{Outcome, PlayOptions, Trial, VirtualOptions, play, play_virtual, session::Said};
+use crate::{Outcome, PlayOptions, Trial, VirtualOptions, play, play_virtual, recorded, session::Said};
 
 /// Where a trial is played.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -127,6 +127,8 @@ pub struct Course {
     pub fail_fast: bool,
     /// Whose failures do not count, by name of the scenario, and why.
     pub excused: BTreeMap<String, String>,
+    /// Folder of recorded timelines. A trial that keeps one fails when it is not the recorded one.
+    pub snapshots: Option<PathBuf>,
 }
 
 /// Plays trials and tells `say` of each thing that happens, in order. Without a zygote nothing can be played on real
@@ -153,7 +155,10 @@ pub async fn play_all(
         }
         let Some(joined) = running.join_next().await else { break };
         // A task is not cancelled and does not panic: what may panic runs in another, below.
-        let Ok((trial, ready, world, attempt)) = joined else { continue };
+        let Ok((mut trial, ready, world, attempt)) = joined else { continue };
+        if let Some(folder) = &course.snapshots {
+            recorded::compare(&mut trial, folder, &ready.name);
+        }
         say(&Said::end(&trial, attempt, course.excused.get(&ready.name).cloned()), Some(&trial));
         if trial.outcome == Outcome::Passed {
             continue;

@@ -15,7 +15,7 @@ use podlab_runner::{
     PlayOptions,
     quarantine::Quarantine,
     select::Selection,
-    session::{self, Planned, SESSION_FILE, Said, SessionLog},
+    session::{self, Began, Planned, SESSION_FILE, Said, SessionLog},
     suite::{self, Course, Ready, World},
 };
 use podlab_testbed::Zygote;
@@ -44,6 +44,7 @@ pub(crate) struct Options {
     pub(crate) fail_fast: bool,
     pub(crate) pause: bool,
     pub(crate) format: Format,
+    pub(crate) snapshots: PathBuf,
     pub(crate) param: Vec<(String, String)>,
 }
 
@@ -91,7 +92,14 @@ pub(crate) fn run(o: &Options) -> Result<ExitCode> {
         .context("start the async runtime")?;
     let interrupt = CancellationToken::new();
     let options = PlayOptions { out: o.out.clone(), seed: o.seed, interrupt: interrupt.clone(), pause: o.pause };
-    let course = Course { options, jobs: o.jobs, retries: o.retries, fail_fast: o.fail_fast, excused };
+    let course = Course {
+        options,
+        jobs: o.jobs,
+        retries: o.retries,
+        fail_fast: o.fail_fast,
+        excused,
+        snapshots: Some(o.snapshots.clone()),
+    };
     let mut worst = 0;
     let mut round = 0;
     loop {
@@ -151,12 +159,15 @@ fn choose(o: &Options) -> Result<Option<Vec<(Ready, World)>>> {
     Ok(Some(trials))
 }
 
+fn world_word(w: World) -> &'static str {
+    if w == World::Real { "real" } else { "virtual" }
+}
+
 fn list(trials: &[(Ready, World)], format: Format) -> Result<ExitCode> {
-    let world = |w: &World| if *w == World::Real { "real" } else { "virtual" };
     match format {
         Format::Text => trials.iter().for_each(|(r, w)| say!("{}", r.trial_name(*w))),
         Format::Json => {
-            let one = |(r, w): &(Ready, World)| serde_json::json!({"trial": r.trial_name(*w), "world": world(w), "intent": r.scenario.intent.trim(), "tags": r.scenario.tags, "file": r.path});
+            let one = |(r, w): &(Ready, World)| serde_json::json!({"trial": r.trial_name(*w), "world": world_word(*w), "intent": r.scenario.intent.trim(), "tags": r.scenario.tags, "file": r.path});
             say!("{}", serde_json::to_string_pretty(&trials.iter().map(one).collect::<Vec<_>>())?);
         }
     }
@@ -206,9 +217,12 @@ async fn play(zygote: &Option<Arc<Zygote>>, trials: Vec<(Ready, World)>, course:
             (Format::Text, None) => {}
         }
     };
-    let plan =
-        |(r, w): &(Ready, World)| Planned { trial: r.trial_name(*w), intent: r.scenario.intent.trim().to_owned() };
-    tell(&Said::begin("e2e", environment(), trials.iter().map(plan).collect()), None);
+    let plan = |(r, w): &(Ready, World)| Planned {
+        trial: r.trial_name(*w),
+        intent: r.scenario.intent.trim().to_owned(),
+        world: world_word(*w).to_owned(),
+    };
+    tell(&Said::begin("e2e", Began::now(clock), environment(), trials.iter().map(plan).collect()), None);
     suite::play_all(zygote.clone(), trials, course, |said, trial| {
         let line = trial.map(|t| podlab_reports::trial_line(&report::of_trial(t, said)));
         if let Some(t) = trial {

@@ -10,6 +10,7 @@ mod image;
 mod lint;
 mod node;
 mod plugin;
+mod push;
 mod report;
 
 use std::process::ExitCode;
@@ -17,6 +18,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use podlab_runner::{select::Selection, suite};
+
+pub(crate) use push::Endpoint;
 
 use crate::cli::{Cli, E2e, Verb, World};
 
@@ -37,7 +40,9 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::Node { action } => node::act(action),
         Verb::Image { action } => image::act(action),
         Verb::E2e(e) => e2e::run(&e2e_options(*e)),
-        Verb::Report { log, out, flaky_fails } => report::run(&log, out, flaky_fails),
+        Verb::Report { log, out, flaky_fails, format, against, otlp_endpoint } => {
+            report::run(&report::Options { log, out, flaky_fails, format, against, otlp_endpoint })
+        }
         Verb::Explore { scenario, scenarios, runs, seed, jobs, out, mutant } => {
             explore::run(&explore::Options { scenario, scenarios, runs, seed, jobs, out, mutant })
         }
@@ -45,7 +50,12 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
             lint::run(&lint::Options { scenarios, list, explain, format })
         }
         Verb::Docs { scenarios, out } => docs::run(&scenarios, &out),
-        Verb::Schema { steps } => author::schema(steps),
+        Verb::Schema { steps, report, quarantine } => author::schema(match (steps, report, quarantine) {
+            (true, ..) => podlab_scenario::library_schema(),
+            (_, true, _) => podlab_reports::report_schema(),
+            (.., true) => podlab_runner::quarantine::schema(),
+            _ => podlab_scenario::schema(),
+        }),
         Verb::New { scenario, scenarios } => author::new(&scenarios, &scenario),
         Verb::Explain { scenario, scenarios } => author::explain(&scenarios, &scenario),
         Verb::Cri { listen, root, cni_conf_dir, cni_bin_dir, plain_http } => {
@@ -79,6 +89,7 @@ fn e2e_options(e: E2e) -> e2e::Options {
         fail_fast: e.fail_fast,
         pause: e.pause,
         format: e.format,
+        snapshots: e.snapshots,
         param: e.param,
     }
 }

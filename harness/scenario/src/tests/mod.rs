@@ -2,6 +2,7 @@
 
 mod language;
 mod noop;
+mod typos;
 
 use std::path::Path;
 
