@@ -2,12 +2,14 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use podlab_timeline::{PodKey, PodTimeline};
+use podlab_clock::Mono;
+use podlab_timeline::{Entry, PodKey, PodTimeline, fold::Phases};
 
 /// How a trial ended. Kept apart everywhere.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Verdict {
     /// Every demand was met.
+    #[default]
     Passed,
     /// The system under test did something else.
     Failed {
@@ -48,10 +50,28 @@ impl Verdict {
             Self::Quarantined(_) => "quarantined",
         }
     }
+
+    /// Where and why, where there is something to say; the step may be empty.
+    pub fn why(&self) -> Option<(&str, &str)> {
+        match self {
+            Self::Passed => None,
+            Self::Failed { step, why, .. } | Self::Broken { step, why } => Some((step, why)),
+            Self::Invalid(why) | Self::Skipped(why) | Self::Flaky(why) | Self::Quarantined(why) => Some(("", why)),
+        }
+    }
+}
+
+/// The end of one component's log.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LogTail {
+    /// Which component: `capsule`, `plane`, a node.
+    pub component: String,
+    /// Its last lines.
+    pub text: String,
 }
 
 /// One trial.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Trial {
     /// Name: the scenario's path.
     pub name: String,
@@ -63,17 +83,46 @@ pub struct Trial {
     pub duration: Duration,
     /// From boot to all nodes Ready.
     pub boot: Duration,
+    /// `real` or `virtual`, where that is known.
+    pub world: String,
     /// Timelines by Pod.
     pub timelines: BTreeMap<PodKey, PodTimeline>,
+    /// Its run log, which the timelines are folded from; empty where only they are known.
+    pub entries: Vec<Entry>,
+    /// The timelines of the Pods the scenario keeps, in normal form; empty when it keeps none.
+    pub timeline: String,
+    /// What was recorded of them before, if anything.
+    pub recorded: Option<String>,
+    /// Ends of the components' logs, of a trial that did not pass.
+    pub logs: Vec<LogTail>,
+}
+
+impl Trial {
+    /// The startup of the Pod that began first among those that became Ready.
+    pub fn startup(&self) -> Option<(&PodKey, Phases)> {
+        let ready = self.timelines.iter().filter_map(|(k, t)| Some((k, t.phases().filter(|p| p.complete)?)));
+        ready.min_by_key(|(_, p)| p.phases.first().map(|p| p.start))
+    }
+}
+
+/// When a run began, on the clock of people and on that of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Began {
+    /// Nanoseconds since 1970 in UTC.
+    pub unix_ns: u64,
+    /// The same moment on the monotonic clock, which trials on real containers are stamped with.
+    pub mono: Mono,
 }
 
 /// A whole run.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Run {
     /// Name of the suite.
     pub suite: String,
     /// From first to last.
     pub duration: Duration,
+    /// When it began, where that was written down.
+    pub began: Option<Began>,
     /// Kernel, cores and the like, by name.
     pub environment: BTreeMap<String, String>,
     /// The trials.
@@ -121,20 +170,13 @@ mod tests {
         for set in 0..1u32 << each.len() {
             for flaky_fails in [false, true] {
                 let of = |(i, (_, v)): (usize, &(u8, Verdict))| (set >> i & 1 == 1).then(|| v.clone());
-                let trial = |verdict| Trial {
-                    name: text(),
-                    intent: text(),
-                    verdict,
-                    duration: Duration::ZERO,
-                    boot: Duration::ZERO,
-                    timelines: BTreeMap::new(),
-                };
+                let trial = |verdict| Trial { verdict, ..Trial::default() };
                 let trials: Vec<Trial> = each.iter().enumerate().filter_map(of).map(trial).collect();
                 let code = |i: usize| if i == 3 && !flaky_fails { 0 } else { each[i].0 };
                 // In this order the first that is there decides; with none at all nothing was judged.
                 let worst = (0..each.len()).find(|i| set >> i & 1 == 1 && code(*i) != 5 && (code(*i) != 0 || *i >= 3));
                 let expected = worst.map_or(5, code);
-                let run = Run { suite: text(), duration: Duration::ZERO, environment: BTreeMap::new(), trials };
+                let run = Run { trials, ..Run::default() };
                 assert_eq!(run.exit_code(flaky_fails), expected, "{set:07b} {flaky_fails}");
             }
         }

@@ -6,7 +6,8 @@ use podlab_timeline::fold::Phases;
 
 use crate::{Run, Trial, Verdict};
 
-fn millis(d: Duration) -> String {
+/// A duration with the unit a person would choose.
+pub(crate) fn millis(d: Duration) -> String {
     let ms = d.as_secs_f64() * 1000.0;
     if ms >= 10_000.0 {
         format!("{:.1} s", ms / 1000.0)
@@ -29,8 +30,7 @@ pub fn trial_line(trial: &Trial) -> String {
         Verdict::Quarantined(_) => "quarant",
     };
     let mut line = format!("{mark} {:<44} {:>9}  boot {:>8}", trial.name, millis(trial.duration), millis(trial.boot));
-    let ready = trial.timelines.iter().filter_map(|(k, t)| Some((k, t.phases().filter(|p| p.complete)?)));
-    if let Some((key, phases)) = ready.min_by_key(|(_, p)| p.phases.first().map(|p| p.start)) {
+    if let Some((key, phases)) = trial.startup() {
         let _ = write!(line, "  {} Ready in {}", key.name, millis(phases.total));
     }
     match &trial.verdict {
@@ -55,8 +55,11 @@ pub fn summary_line(run: &Run) -> String {
     let (flaky, quarantined) = (run.count("flaky"), run.count("quarantined"));
     let passed = run.count("passed") + flaky;
     let mut line = format!("{passed} passed, {judged} failed, {} skipped", run.count("skipped") + quarantined);
-    if flaky + quarantined > 0 {
-        let _ = write!(line, "\n({flaky} of those passed only when played again, {quarantined} failed in quarantine)");
+    let more = [(flaky, "passed only when played again"), (quarantined, "failed in quarantine")];
+    let more: Vec<String> =
+        more.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} of those {what}")).collect();
+    if !more.is_empty() {
+        let _ = write!(line, "\n({})", more.join(", "));
     }
     if judged > run.count("failed") {
         let _ = write!(

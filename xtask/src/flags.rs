@@ -63,18 +63,21 @@ fn bench_against(rest: &[String]) -> Verdict {
     status(Command::new(target.join("release/podlab")).arg("bench").args(rest))
 }
 
-/// The long counts: twenty rounds of the suite, fifty kills, a soak of 500 Pods, ten replays of each virtual scenario, every
-/// scenario in a container, a thousand seeds of each scenario made for exploring. CI runs a tenth of kills and Pods, one
-/// round, two replays, and five scenarios in containers.
+/// The long counts: twenty rounds of the suite, fifty kills, eighty killed runners, a soak of 500 Pods, ten replays of each
+/// virtual scenario, every scenario in a container, a thousand seeds of each scenario made for exploring. CI runs a tenth of
+/// kills and Pods, one round, two replays, and five scenarios in containers.
 fn nightly() -> Verdict {
     let rounds = podlab("e2e", &["--rounds".into(), "20".into()])?;
     let mut kills = Command::new(env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
     kills.args(["test", "-p", "podlab-suites", "--test", "robustness"]).current_dir(root());
     kills.env("PODLAB_KILLS", "50").env("PODLAB_SOAK", "500");
+    let mut killed = Command::new(env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
+    killed.args(["test", "-p", "podlab", "--test", "runs", "whatever_moment"]).current_dir(root());
+    killed.env("PODLAB_KILLED_RUNS", "80");
     let mut replays = Command::new(env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
     let replay = ["test", "-p", "podlab-suites", "--test", "world", "every_replay"];
     replays.args(replay).env("PODLAB_REPLAYS", "10").current_dir(root());
-    let mut worst = rounds.max(status(&mut kills)?).max(status(&mut replays)?);
+    let mut worst = rounds.max(status(&mut kills)?).max(status(&mut killed)?).max(status(&mut replays)?);
     let mut containers = Command::new(root().join(".ci/with-docker"));
     containers.arg(build_podlab()?).args(["e2e", "--backend", "container", "--out", "target/reports/container"]);
     worst = worst.max(status(containers.current_dir(root()))?);

@@ -126,6 +126,15 @@ pub(crate) enum Verb {
         /// A flaky trial makes the exit code 4.
         #[arg(long)]
         flaky_fails: bool,
+        /// In which form; may be repeated. JUnit, JSON, HTML and Markdown when absent.
+        #[arg(long, value_enum, value_name = "FORM")]
+        format: Vec<ReportForm>,
+        /// A run of before (its folder, or the log in it): `comparison.html` shows what is not the same.
+        #[arg(long, value_name = "FOLDER")]
+        against: Option<PathBuf>,
+        /// Send the traces to this OTLP collector, `http://HOST[:4318]`.
+        #[arg(long, value_name = "URL")]
+        otlp_endpoint: Option<crate::verbs::Endpoint>,
     },
     /// Search the runs of a scenario in the virtual world, one seed after the other, for one that fails, and shrink it.
     Explore {
@@ -179,6 +188,12 @@ pub(crate) enum Verb {
         /// That of step libraries instead.
         #[arg(long)]
         steps: bool,
+        /// That of `report.json` instead.
+        #[arg(long, conflicts_with = "steps")]
+        report: bool,
+        /// That of `quarantine.yaml` instead.
+        #[arg(long, conflicts_with_all = ["steps", "report"])]
+        quarantine: bool,
     },
     /// Write a new scenario to start from.
     New {
@@ -292,6 +307,9 @@ pub(crate) struct E2e {
     /// How to say what happens: lines for people, or a JSON line for each thing.
     #[arg(long, value_enum, default_value = "text")]
     pub(crate) format: Format,
+    /// Folder of recorded timelines; a scenario that keeps one fails when it is not the recorded one.
+    #[arg(long, default_value = "reports/snapshots/timelines")]
+    pub(crate) snapshots: PathBuf,
     /// Value of a parameter of those scenarios that have it, `name=value`; may be repeated.
     #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
     pub(crate) param: Vec<(String, String)>,
@@ -480,6 +498,22 @@ pub(crate) enum Format {
     Text,
     /// For programs.
     Json,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReportForm {
+    /// `junit.xml`, as Jenkins and GitLab read it.
+    Junit,
+    /// `report.json`, for programs.
+    Json,
+    /// `report.html`, a page that stands alone.
+    Html,
+    /// `summary.md`, for what a CI shows beside a run.
+    Markdown,
+    /// `trace.json`, for ui.perfetto.dev.
+    Perfetto,
+    /// `otlp.json`, the body of an OTLP request.
+    Otlp,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -23,6 +23,7 @@ pub mod place;
 mod play;
 mod player;
 pub mod quarantine;
+mod recorded;
 mod scope;
 pub mod select;
 pub mod session;

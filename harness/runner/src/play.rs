@@ -99,6 +99,8 @@ pub struct Trial {
     pub measured: serde_json::Value,
     /// Normalised timelines to compare with what was recorded before; empty when the scenario keeps none.
     pub snapshot: String,
+    /// What was recorded before, where that was looked for and found.
+    pub recorded: Option<String>,
 }
 
 /// Plays one scenario on a cluster of its own, which is gone afterwards. Dropping the future ends the cluster too.
@@ -176,6 +178,7 @@ pub(crate) fn blank(name: &str, scenario: &Scenario, start: Mono, log: PathBuf) 
         log,
         measured: serde_json::Value::Null,
         snapshot: String::new(),
+        recorded: None,
     }
 }
 

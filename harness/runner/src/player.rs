@@ -79,7 +79,8 @@ impl<'a> Player<'a> {
     }
 
     async fn step(&mut self, at: String, step: &Step) -> Result<(), Stopped> {
-        self.note(&at, "begins");
+        let begins = json!({"step": at, "state": "begins", "what": sentence(step)});
+        self.recorder.record(None, Event::Run(begins));
         let result = if step.inner().is_empty() { self.leaf(&at, step).await } else { self.compound(&at, step).await };
         self.note(&at, if result.is_ok() { "done" } else { "failed" });
         result

@@ -2,34 +2,54 @@
 
 use std::{collections::BTreeMap, path::Path};
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 /// Name of the file at the top of a folder of scenarios.
 pub const QUARANTINE_FILE: &str = "quarantine.yaml";
 
-#[derive(Debug, Deserialize)]
+/// Trials whose failure does not count for a while.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct File {
+    /// The version of the format.
     #[serde(rename = "apiVersion")]
     _api_version: podlab_scenario::ApiVersion,
+    /// What this file is.
     #[serde(rename = "kind")]
     _kind: Kind,
+    /// One for each trial.
     entries: Vec<Entry>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 enum Kind {
+    /// A quarantine.
     Quarantine,
 }
 
 /// One trial.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Entry {
+    /// The scenario's name: its path below the folder, without extension.
     scenario: String,
+    /// Who will see to it.
     owner: String,
+    /// Why it may fail until then.
     reason: String,
+    /// The first day on which its failure counts again, such as 2027-01-31.
     expires: String,
+}
+
+/// Where the schema of quarantines lies below a folder of scenarios.
+pub const QUARANTINE_SCHEMA_FILE: &str = "schema/quarantine.v1.json";
+
+/// The JSON schema of quarantines, with a final newline.
+pub fn schema() -> String {
+    let mut schema = schemars::schema_for!(File);
+    schema.insert("title".into(), "Podlab quarantine v1".into());
+    serde_json::to_string_pretty(&schema).unwrap_or_default() + "\n"
 }
 
 /// The quarantine of a folder.
@@ -110,6 +130,14 @@ mod tests {
         assert_eq!(q.excuses("a/b", "2027-01-31"), None);
         assert_eq!(q.excuses("a/c", "2026-01-01"), None);
         assert_eq!((q.expired("2027-01-30").count(), q.expired("2027-01-31").count()), (0, 1));
+    }
+
+    #[test]
+    fn the_schema_beside_the_scenarios_is_the_one_of_these_types() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios").join(QUARANTINE_SCHEMA_FILE);
+        let kept = std::fs::read_to_string(path).unwrap_or_default();
+        let how = "podlab schema --quarantine > scenarios/schema/quarantine.v1.json";
+        assert!(kept == schema(), "write it anew: {how}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use podlab_clock::{Clock, Mono};
 use podlab_timeline::{PodKey, PodTimeline};
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +27,27 @@ pub struct Planned {
     pub trial: String,
     /// What holds when it passes.
     pub intent: String,
+    /// `real` or `virtual`; empty in logs of before that was written.
+    #[serde(default)]
+    pub world: String,
+}
+
+/// One moment on the clock of people and on that of the run logs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Began {
+    /// Nanoseconds since 1970 in UTC.
+    pub unix_ns: u64,
+    /// The same moment, monotonic.
+    pub mono: Mono,
+}
+
+impl Began {
+    /// Now.
+    pub fn now(clock: Clock) -> Self {
+        let unix_ns = u64::try_from(clock.wall().as_nanosecond()).unwrap_or_default();
+        Self { unix_ns, mono: clock.now() }
+    }
 }
 
 /// How a trial ended.
@@ -59,6 +81,9 @@ pub enum Said {
         environment: BTreeMap<String, String>,
         /// Everything that is to be played.
         trials: Vec<Planned>,
+        /// When, where that was written down.
+        #[serde(default)]
+        began: Option<Began>,
     },
     /// A trial begins.
     TrialBegin {
@@ -84,6 +109,12 @@ pub enum Said {
         boot_us: u64,
         /// Its run log.
         log: PathBuf,
+        /// Timelines of the Pods it keeps, in normal form; empty when it keeps none.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        timeline: String,
+        /// What was recorded of them before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        recorded: Option<String>,
     },
     /// The run is over.
     End {
@@ -96,8 +127,8 @@ pub enum Said {
 
 impl Said {
     /// The first line.
-    pub fn begin(suite: &str, environment: BTreeMap<String, String>, trials: Vec<Planned>) -> Self {
-        Self::Begin { v: VERSION, suite: suite.to_owned(), environment, trials }
+    pub fn begin(suite: &str, began: Began, environment: BTreeMap<String, String>, trials: Vec<Planned>) -> Self {
+        Self::Begin { v: VERSION, suite: suite.to_owned(), environment, trials, began: Some(began) }
     }
 
     /// A played trial.
@@ -124,6 +155,8 @@ impl Said {
             duration_us: micros(trial.duration),
             boot_us: micros(trial.boot),
             log: trial.log.clone(),
+            timeline: trial.snapshot.clone(),
+            recorded: trial.recorded.clone(),
         }
     }
 }
@@ -159,7 +192,7 @@ impl SessionLog {
 }
 
 /// What a trial came to, over all its attempts.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Folded {
     /// Its name.
     pub trial: String,
@@ -173,6 +206,12 @@ pub struct Folded {
     pub boot_us: u64,
     /// Its run log; empty when it was not played to its end.
     pub log: PathBuf,
+    /// `real` or `virtual`, where that is known.
+    pub world: String,
+    /// Timelines of the Pods it keeps, in normal form.
+    pub timeline: String,
+    /// What was recorded of them before.
+    pub recorded: Option<String>,
 }
 
 /// What a run came to.
@@ -180,6 +219,8 @@ pub struct Folded {
 pub struct Session {
     /// Name of the suite.
     pub suite: String,
+    /// When it began.
+    pub began: Option<Began>,
     /// Where it was played.
     pub environment: BTreeMap<String, String>,
     /// Every trial that was to be played, in their order.
@@ -223,8 +264,8 @@ pub fn timelines(entries: &[podlab_timeline::Entry]) -> BTreeMap<PodKey, PodTime
     podlab_timeline::fold::fold(entries)
 }
 
-/// How an attempt ended, whether that is excused, its duration and boot, its run log.
-type Attempt = (Ended, Option<String>, u64, u64, PathBuf);
+/// How an attempt ended, whether that is excused, its duration and boot, its run log, its timeline and the recorded one.
+type Attempt = (Ended, Option<String>, u64, u64, PathBuf, (String, Option<String>));
 
 /// Folds the lines of a run.
 pub fn fold(said: impl IntoIterator<Item = Said>) -> Option<Session> {
@@ -234,13 +275,14 @@ pub fn fold(said: impl IntoIterator<Item = Said>) -> Option<Session> {
     let mut planned = Vec::new();
     for one in said {
         match one {
-            Said::Begin { suite, environment, trials, .. } => {
-                session = Some(Session { suite, environment, ..Session::default() });
+            Said::Begin { suite, environment, trials, began, .. } => {
+                session = Some(Session { suite, environment, began, ..Session::default() });
                 planned = trials;
             }
             Said::TrialBegin { trial, attempt } => drop(begun.insert(trial, attempt)),
-            Said::TrialEnd { trial, ended, quarantine, duration_us, boot_us, log, .. } => {
-                ends.entry(trial).or_default().push((ended, quarantine, duration_us, boot_us, log));
+            Said::TrialEnd { trial, ended, quarantine, duration_us, boot_us, log, timeline, recorded, .. } => {
+                let of = (ended, quarantine, duration_us, boot_us, log, (timeline, recorded));
+                ends.entry(trial).or_default().push(of);
             }
             Said::End { interrupted, duration_us } => {
                 if let Some(s) = &mut session {
@@ -250,20 +292,20 @@ pub fn fold(said: impl IntoIterator<Item = Said>) -> Option<Session> {
         }
     }
     let mut session = session?;
-    for Planned { trial, intent } in planned {
+    for Planned { trial, intent, world } in planned {
         let all = ends.remove(&trial).unwrap_or_default();
         let cut = usize::try_from(begun.get(&trial).copied().unwrap_or(0)).unwrap_or(0) > all.len();
         let failed = all.iter().map(|(e, ..)| e).find(|e| e.verdict != "passed").cloned();
-        let mut folded =
-            Folded { trial, intent, ended: Ended::default(), duration_us: 0, boot_us: 0, log: PathBuf::new() };
+        let mut folded = Folded { trial, intent, world, ..Folded::default() };
         let word = |verdict: &str, why: String| Ended { verdict: verdict.into(), why, ..Ended::default() };
         folded.ended = match (all.into_iter().next_back(), cut) {
             (_, true) => {
                 Ended { step: "whole trial".into(), ..word("broken", "the run ended before this trial did".into()) }
             }
             (None, false) => word("skipped", "not played: the run ended before its turn".into()),
-            (Some((ended, quarantine, duration, boot, log)), false) => {
+            (Some((ended, quarantine, duration, boot, log, (timeline, recorded))), false) => {
                 (folded.duration_us, folded.boot_us, folded.log) = (duration, boot, log);
+                (folded.timeline, folded.recorded) = (timeline, recorded);
                 match (ended.verdict.as_str(), failed, quarantine) {
                     ("passed", Some(before), _) => {
                         let why = format!(
@@ -296,8 +338,8 @@ mod tests {
     use super::*;
 
     fn begin() -> Said {
-        let plan = |t: &str| Planned { trial: t.into(), intent: "It holds.".into() };
-        Said::begin("e2e", BTreeMap::new(), vec![plan("a"), plan("b")])
+        let plan = |t: &str| Planned { trial: t.into(), intent: "It holds.".into(), world: "virtual".into() };
+        Said::begin("e2e", Began { unix_ns: 7, mono: Mono(3) }, BTreeMap::new(), vec![plan("a"), plan("b")])
     }
 
     fn starts(trial: &str, attempt: u32) -> Said {
@@ -307,7 +349,18 @@ mod tests {
     fn ends(trial: &str, attempt: u32, verdict: &str, quarantine: Option<&str>) -> Said {
         let ended = Ended { verdict: verdict.into(), step: "then[1]".into(), why: "no".into(), context: String::new() };
         let quarantine = quarantine.map(str::to_owned);
-        Said::TrialEnd { trial: trial.into(), attempt, ended, quarantine, duration_us: 5, boot_us: 1, log: "x".into() }
+        let (timeline, recorded) = (String::new(), None);
+        Said::TrialEnd {
+            trial: trial.into(),
+            attempt,
+            ended,
+            quarantine,
+            duration_us: 5,
+            boot_us: 1,
+            log: "x".into(),
+            timeline,
+            recorded,
+        }
     }
 
     fn words(said: &[Said]) -> Vec<String> {

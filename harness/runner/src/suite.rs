@@ -12,7 +12,7 @@ use podlab_testbed::Zygote;
 use podlab_timeline::Entry;
 use tokio::task::JoinSet;
 
-use crate::{Outcome, PlayOptions, Trial, VirtualOptions, place::Place, play, play_virtual, session::Said};
+use crate::{Outcome, PlayOptions, Trial, VirtualOptions, place::Place, play, play_virtual, recorded, session::Said};
 
 /// Where a trial is played.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -129,6 +129,8 @@ pub struct Course {
     pub excused: BTreeMap<String, String>,
     /// Where trials of the real world are played.
     pub place: Place,
+    /// Folder of recorded timelines. A trial that keeps one fails when it is not the recorded one.
+    pub snapshots: Option<PathBuf>,
 }
 
 /// Plays trials and tells `say` of each thing that happens, in order. Without a zygote nothing can be played on real
@@ -160,7 +162,10 @@ pub async fn play_all(
         }
         let Some(joined) = running.join_next().await else { break };
         // A task is not cancelled and does not panic: what may panic runs in another, below.
-        let Ok((trial, ready, world, attempt)) = joined else { continue };
+        let Ok((mut trial, ready, world, attempt)) = joined else { continue };
+        if let Some(folder) = &course.snapshots {
+            recorded::compare(&mut trial, folder, &ready.name);
+        }
         say(&Said::end(&trial, attempt, course.excused.get(&ready.name).cloned()), Some(&trial));
         if trial.outcome == Outcome::Passed {
             continue;

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use podlab_clock::Mono;
 
 use crate::{Entry, Event, Lane, Outcome, PodKey, Stage};
-pub use phases::{Phase, Phases};
+pub use normal::NORMAL_FORM_VERSION;
+pub use phases::{PHASES, Phase, Phases};
 pub use read::{ReadError, read_log};
 
 /// A call of a Pod's timeline.

@@ -4,6 +4,7 @@
 //! reporters) never look at live state. All stamps are on one monotonic clock shared by the processes of a run.
 #![deny(missing_docs)]
 
+pub mod diff;
 mod entry;
 pub mod fold;
 mod recorder;

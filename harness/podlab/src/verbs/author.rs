@@ -28,8 +28,7 @@ then:
 - leakFree: [ips, netns, sandboxes, links, cgroups]
 ";
 
-pub(crate) fn schema(steps: bool) -> Result<ExitCode> {
-    let text = if steps { podlab_scenario::library_schema() } else { podlab_scenario::schema() };
+pub(crate) fn schema(text: String) -> Result<ExitCode> {
     crate::out::whole(text.as_bytes()).context("print the schema")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -16,7 +16,7 @@ use podlab_runner::{
     PlayOptions,
     quarantine::Quarantine,
     select::Selection,
-    session::{self, Planned, SESSION_FILE, Said, SessionLog},
+    session::{self, Began, Planned, SESSION_FILE, Said, SessionLog},
     suite::{self, Course, Ready, World},
 };
 use podlab_testbed::Zygote;
@@ -46,6 +46,7 @@ pub(crate) struct Options {
     pub(crate) fail_fast: bool,
     pub(crate) pause: bool,
     pub(crate) format: Format,
+    pub(crate) snapshots: PathBuf,
     pub(crate) param: Vec<(String, String)>,
     /// Show how a load stands.
     pub(crate) live: bool,
@@ -107,7 +108,10 @@ pub(crate) fn run(o: &Options) -> Result<ExitCode> {
         look: o.live.then(|| look.clone()),
     };
     let place = runtime.block_on(place::connect(o.at.backend, &o.at.cluster, &o.out))?;
-    let course = Course { options, jobs: o.jobs, retries: o.retries, fail_fast: o.fail_fast, excused, place };
+    // What is recorded is the timeline of an embedded cluster.
+    let snapshots = (o.at.backend == Backend::Embedded).then(|| o.snapshots.clone());
+    let course =
+        Course { options, jobs: o.jobs, retries: o.retries, fail_fast: o.fail_fast, excused, place, snapshots };
     let worst = rounds(o, &runtime, &zygote, &trials, &course, &interrupt, &look);
     // Also when a round could not be played: what was begun elsewhere must not stay.
     runtime.block_on(course.place.end());
@@ -184,12 +188,15 @@ fn choose(o: &Options) -> Result<Option<Vec<(Ready, World)>>> {
     Ok(Some(trials))
 }
 
+fn world_word(w: World) -> &'static str {
+    if w == World::Real { "real" } else { "virtual" }
+}
+
 fn list(trials: &[(Ready, World)], format: Format) -> Result<ExitCode> {
-    let world = |w: &World| if *w == World::Real { "real" } else { "virtual" };
     match format {
         Format::Text => trials.iter().for_each(|(r, w)| say!("{}", r.trial_name(*w))),
         Format::Json => {
-            let one = |(r, w): &(Ready, World)| serde_json::json!({"trial": r.trial_name(*w), "world": world(w), "intent": r.scenario.intent.trim(), "tags": r.scenario.tags, "file": r.path});
+            let one = |(r, w): &(Ready, World)| serde_json::json!({"trial": r.trial_name(*w), "world": world_word(*w), "intent": r.scenario.intent.trim(), "tags": r.scenario.tags, "file": r.path});
             say!("{}", serde_json::to_string_pretty(&trials.iter().map(one).collect::<Vec<_>>())?);
         }
     }
@@ -245,9 +252,12 @@ async fn play(
             (Format::Text, None) => {}
         }
     };
-    let plan =
-        |(r, w): &(Ready, World)| Planned { trial: r.trial_name(*w), intent: r.scenario.intent.trim().to_owned() };
-    tell(&Said::begin("e2e", environment(course), trials.iter().map(plan).collect()), None);
+    let plan = |(r, w): &(Ready, World)| Planned {
+        trial: r.trial_name(*w),
+        intent: r.scenario.intent.trim().to_owned(),
+        world: world_word(*w).to_owned(),
+    };
+    tell(&Said::begin("e2e", Began::now(clock), environment(course), trials.iter().map(plan).collect()), None);
     let live = async {
         while load.changed().await.is_ok() {
             bar.set_message(stress::line(*load.borrow_and_update()));

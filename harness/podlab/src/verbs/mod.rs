@@ -13,6 +13,7 @@ mod node;
 mod parity;
 mod place;
 mod plugin;
+mod push;
 mod registry;
 mod report;
 mod stress;
@@ -22,6 +23,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use podlab_runner::{select::Selection, suite};
+
+pub(crate) use push::Endpoint;
 
 use crate::cli::{Cli, E2e, Verb, World};
 
@@ -48,7 +51,9 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::Stress { scenario, scenarios, out, seed, format, param, at } => {
             stress::run(stress::Options { scenario, scenarios, out, seed, format, param, at })
         }
-        Verb::Report { log, out, flaky_fails } => report::run(&log, out, flaky_fails),
+        Verb::Report { log, out, flaky_fails, format, against, otlp_endpoint } => {
+            report::run(&report::Options { log, out, flaky_fails, format, against, otlp_endpoint })
+        }
         Verb::Explore { scenario, scenarios, runs, seed, jobs, out, mutant } => {
             explore::run(&explore::Options { scenario, scenarios, runs, seed, jobs, out, mutant })
         }
@@ -56,7 +61,12 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
             lint::run(&lint::Options { scenarios, list, explain, format })
         }
         Verb::Docs { scenarios, out } => docs::run(&scenarios, &out),
-        Verb::Schema { steps } => author::schema(steps),
+        Verb::Schema { steps, report, quarantine } => author::schema(match (steps, report, quarantine) {
+            (true, ..) => podlab_scenario::library_schema(),
+            (_, true, _) => podlab_reports::report_schema(),
+            (.., true) => podlab_runner::quarantine::schema(),
+            _ => podlab_scenario::schema(),
+        }),
         Verb::New { scenario, scenarios } => author::new(&scenarios, &scenario),
         Verb::Explain { scenario, scenarios } => author::explain(&scenarios, &scenario),
         Verb::Cri { listen, root, cni_conf_dir, cni_bin_dir, plain_http } => {
@@ -93,6 +103,7 @@ fn e2e_options(e: E2e) -> e2e::Options {
         fail_fast: e.fail_fast,
         pause: e.pause,
         format: e.format,
+        snapshots: e.snapshots,
         param: e.param,
         live: true,
     }

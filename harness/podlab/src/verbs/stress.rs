@@ -63,6 +63,7 @@ pub(crate) fn run(o: Options) -> Result<ExitCode> {
         pause: false,
         format: o.format,
         param: o.param,
+        snapshots: PathBuf::from("reports/snapshots/timelines"),
         live: true,
     })
 }

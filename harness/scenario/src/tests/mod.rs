@@ -2,6 +2,7 @@
 
 mod language;
 mod noop;
+mod typos;
 mod workload;
 
 use std::path::Path;

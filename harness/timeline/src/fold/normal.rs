@@ -1,4 +1,4 @@
-//! The normal form of a timeline.
+//! The normal form of a timeline, specified in `harness/timeline/NORMAL-FORM.md`.
 //!
 //! Lanes (watched fields, events by component, CNI calls) are listed side by side instead of interleaved: how entries of
 //! different lanes fall between each other differs from run to run and is nobody's promise. Inside a lane order counts;
@@ -7,6 +7,9 @@
 use std::collections::BTreeMap;
 
 use crate::{Lane, Outcome, PodTimeline};
+
+/// Version of the text; see the specification, section 4.
+pub const NORMAL_FORM_VERSION: u8 = 1;
 
 /// Renders a timeline. `names` replaces what differs from run to run (nodes, namespaces) by nicknames.
 pub(super) fn render(timeline: &PodTimeline, names: &[(String, String)]) -> String {
@@ -130,6 +133,15 @@ mod tests {
         ] {
             assert_eq!(normalise(text, &names), expected);
         }
+    }
+
+    #[test]
+    fn a_text_in_normal_form_is_its_own_normal_form() {
+        let text =
+            "uid 514b4074-1e89-4c19-a805-7f09272087d8 at 10.244.1.2:8080 after 98ms: exit code 137, 961250 bytes. ×3";
+        let once = normalise(text, &[]);
+        assert_eq!(normalise(&once, &[]), once);
+        assert!(once.contains("<uid> at <ip>:<port> after <dur>: exit code 137, <n> bytes"), "{once}");
     }
 
     #[test]

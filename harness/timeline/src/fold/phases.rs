@@ -46,6 +46,17 @@ const NAMES: [(Stage, &str); 12] = [
     (Stage::Seen, "watch"),
 ];
 
+/// Names of all phases, in order.
+pub const PHASES: [&str; 12] = {
+    let mut out = [""; 12];
+    let mut i = 0;
+    while i < out.len() {
+        out[i] = NAMES[i].1;
+        i += 1;
+    }
+    out
+};
+
 /// Splits a timeline. `None` when the Pod's creation is not in the log.
 pub(super) fn split(timeline: &PodTimeline) -> Option<Phases> {
     let begin = *timeline.stages.get(&Stage::Accepted)?;
