@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 
 /// Why a kubeconfig could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +27,18 @@ pub enum KubeconfigError {
         what: &'static str,
         /// The name looked for.
         name: String,
+    },
+    /// It asks for something this client does not do.
+    #[error("kubeconfig {what} {name:?} has {field}, which is not done here: {instead}")]
+    Unsupported {
+        /// cluster or user.
+        what: &'static str,
+        /// Which.
+        name: String,
+        /// The field.
+        field: &'static str,
+        /// What to give instead.
+        instead: &'static str,
     },
     /// A base64 field is not base64.
     #[error("kubeconfig field {0} is not base64")]
@@ -74,6 +86,9 @@ struct Cluster {
     server: String,
     certificate_authority: Option<PathBuf>,
     certificate_authority_data: Option<String>,
+    #[serde(default)]
+    insecure_skip_tls_verify: bool,
+    proxy_url: Option<IgnoredAny>,
 }
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "kebab-case", default)]
@@ -83,6 +98,11 @@ struct User {
     client_certificate_data: Option<String>,
     client_key: Option<PathBuf>,
     client_key_data: Option<String>,
+    #[serde(alias = "tokenFile")]
+    token_file: Option<IgnoredAny>,
+    exec: Option<IgnoredAny>,
+    auth_provider: Option<IgnoredAny>,
+    username: Option<IgnoredAny>,
 }
 
 /// Reads the current context of a kubeconfig file. Relative paths in it are relative to the file.
@@ -105,6 +125,25 @@ pub fn load_context(path: &Path, context: Option<&str>) -> Result<ClusterAccess,
     let context = find(file.contexts, "context", context.unwrap_or(&file.current_context))?;
     let cluster = find(file.clusters, "cluster", &context.cluster)?;
     let user = find(file.users, "user", &context.user)?;
+    let unsupported = |what, name: &str, field, instead| {
+        Err(KubeconfigError::Unsupported { what, name: name.to_owned(), field, instead })
+    };
+    // Left out, each of these would end in a refusal that names nothing.
+    if cluster.insecure_skip_tls_verify {
+        return unsupported("cluster", &context.cluster, "insecure-skip-tls-verify", "give its CA");
+    }
+    if cluster.proxy_url.is_some() {
+        return unsupported("cluster", &context.cluster, "proxy-url", "name an address that is reached without");
+    }
+    let odd = [
+        (user.exec.is_some(), "exec"),
+        (user.auth_provider.is_some(), "auth-provider"),
+        (user.username.is_some(), "username"),
+        (user.token_file.is_some(), "tokenFile"),
+    ];
+    if let Some((_, field)) = odd.iter().find(|(there, _)| *there) {
+        return unsupported("user", &context.user, field, "give a token or a client certificate");
+    }
     Ok(ClusterAccess {
         server: cluster.server,
         ca_pem: pick(
@@ -141,5 +180,46 @@ fn pick(
         }
         (None, Some(file)) => read(&base.join(file)).map(Some),
         (None, None) => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(cluster: &str, user: &str, context: Option<&str>) -> Result<ClusterAccess, KubeconfigError> {
+        let text = format!(
+            "current-context: a\ncontexts: [{{name: a, context: {{cluster: c, user: u}}}}, {{name: b, context: {{cluster: d, user: u}}}}]\n\
+             clusters: [{{name: c, cluster: {{server: 'https://c'{cluster}}}}}, {{name: d, cluster: {{server: 'https://d'}}}}]\n\
+             users: [{{name: u, user: {{{user}}}}}]\n"
+        );
+        let path = std::env::temp_dir().join(format!("podlab-kubeconfig-{}-{:p}", std::process::id(), &raw const text));
+        std::fs::write(&path, text).unwrap();
+        let access = load_context(&path, context);
+        std::fs::remove_file(&path).unwrap();
+        access
+    }
+
+    #[test]
+    fn a_context_is_the_current_one_unless_another_is_named() {
+        assert_eq!(read("", "token: t", None).unwrap().server, "https://c");
+        assert_eq!(read("", "token: t", Some("b")).unwrap().server, "https://d");
+        assert!(matches!(read("", "", Some("z")), Err(KubeconfigError::Missing { what: "context", .. })));
+    }
+
+    #[test]
+    fn what_this_client_cannot_do_is_said_and_not_left_out() {
+        for (cluster, user, field) in [
+            (", insecure-skip-tls-verify: true", "token: t", "insecure-skip-tls-verify"),
+            (", proxy-url: 'http://p'", "token: t", "proxy-url"),
+            ("", "exec: {command: aws}", "exec"),
+            ("", "auth-provider: {name: gcp}", "auth-provider"),
+            ("", "username: a, password: b", "username"),
+            ("", "tokenFile: /t", "tokenFile"),
+        ] {
+            let why = read(cluster, user, None).unwrap_err().to_string();
+            assert!(why.contains(field), "{field}: {why}");
+        }
+        assert!(read(", insecure-skip-tls-verify: false", "token: t", None).is_ok());
     }
 }

@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use podlab_api::ApiError;
 use podlab_client::{Client, http::HttpApi, kubeconfig};
 use podlab_clock::Clock;
-use podlab_container::{Engine, Executed, Owner, Parts, Request, Running};
+use podlab_container::{Engine, Executed, Owner, PROGRAM, Parts, Request, Running};
 use podlab_scenario::{AgentAction, NodeAction, Scenario};
 use podlab_testbed::{ClusterSpec, Holding};
 use podlab_timeline::{Entry, Recorder, fold::read_log};
@@ -136,10 +136,11 @@ impl ContainerPlace {
         };
         trial.boot = clock.now().since(trial.start);
         let nodes = spec.node_names();
-        let outcome = match ContainerBackend::new(&running, private.path(), log, nodes.clone(), clock) {
-            Ok(backend) => play::within_limits(&backend, path, scenario, options, trial).await,
-            Err(why) => broken("prepare", why),
-        };
+        let outcome =
+            match ContainerBackend::new(&running, request.name.clone(), private.path(), log, nodes.clone(), clock) {
+                Ok(backend) => play::within_limits(&backend, path, scenario, options, trial).await,
+                Err(why) => broken("prepare", why),
+            };
         keep_logs(&running, &dir, &nodes).await;
         match running.end().await {
             Err(e) if outcome == Outcome::Passed => broken("clean up", chain(&e)),
@@ -167,6 +168,8 @@ async fn keep_logs(running: &Running, dir: &Path, nodes: &[String]) {
 /// One trial's hands on the container.
 struct ContainerBackend<'a> {
     running: &'a Running,
+    /// The container's name.
+    name: String,
     client: Client,
     api: HttpApi,
     recorder: Recorder,
@@ -176,13 +179,20 @@ struct ContainerBackend<'a> {
 }
 
 impl<'a> ContainerBackend<'a> {
-    fn new(running: &'a Running, private: &Path, log: &Path, nodes: Vec<String>, clock: Clock) -> Result<Self, String> {
+    fn new(
+        running: &'a Running,
+        name: String,
+        private: &Path,
+        log: &Path,
+        nodes: Vec<String>,
+        clock: Clock,
+    ) -> Result<Self, String> {
         let mut access = kubeconfig::load(&private.join("kubeconfig")).map_err(|e| chain(&e))?;
         access.server = format!("https://127.0.0.1:{}", running.port());
         let api = HttpApi::new(&access).map_err(|e| chain(&e))?;
         let client = Client::new(Arc::new(HttpApi::new(&access).map_err(|e| chain(&e))?));
         let recorder = Recorder::to_file(log, clock).map_err(|e| chain(&e))?;
-        Ok(Self { running, client, api, recorder, log: log.to_owned(), nodes, clock })
+        Ok(Self { running, name, client, api, recorder, log: log.to_owned(), nodes, clock })
     }
 
     /// A command of the program in the container that must succeed; its standard output.
@@ -262,9 +272,7 @@ impl Backend for ContainerBackend<'_> {
     }
 
     fn how_to_look(&self) -> String {
-        format!(
-            "the container is kept: docker exec -it NAME /podlab/podlab enter --name {NAME} -- sh; docker ps names it"
-        )
+        format!("the container is kept: docker exec {} {PROGRAM} enter --name {NAME} -- COMMAND", self.name)
     }
 
     fn nodes(&self) -> Vec<String> {

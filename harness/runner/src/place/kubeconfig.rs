@@ -3,6 +3,7 @@
 //! killed run left is removed by the next.
 
 mod backend;
+mod nodes;
 
 use std::{
     collections::BTreeSet,
@@ -16,8 +17,7 @@ use std::{
 
 use podlab_api::{
     ApiError, Object, ResourceRef,
-    core::{Namespace, Node, Pod, Service, ServiceAccount},
-    parse_milli,
+    core::{Namespace, Pod, Service, ServiceAccount},
 };
 use podlab_client::{
     Api, Client, Collection, DeleteOptions, ListOptions, Target,
@@ -127,11 +127,9 @@ impl KubeconfigPlace {
 
     async fn at(options: &KubeconfigOptions, access: &ClusterAccess) -> Result<Self, String> {
         let api = Arc::new(HttpApi::new(access).map_err(|e| chain(&e))?);
-        let list = api.list(&all(ResourceRef::of::<Node>()), &ListOptions::default()).await;
-        let list =
-            list.map_err(|e| format!("the cluster of {} ({}): {}", options.file.display(), access.server, e.message))?;
-        let nodes: Vec<(String, u64)> =
-            list.items.iter().filter(|n| schedulable(n)).map(|n| (n.name().to_owned(), cpu(n))).collect();
+        let nodes = nodes::that_take_pods(&api, Clock::real()).await;
+        let nodes = nodes
+            .map_err(|e| format!("the cluster of {} ({}): {}", options.file.display(), access.server, e.message))?;
         if nodes.is_empty() {
             return Err(format!("no node of the cluster at {} is Ready and takes Pods", access.server));
         }
@@ -366,22 +364,6 @@ fn lives(namespace: &Object) -> bool {
         let age = |made: jiff::Timestamp| Clock::real().wall().as_second().saturating_sub(made.as_second());
         made.is_none_or(|made| age(made).unsigned_abs() < ABANDONED.as_secs())
     })
-}
-
-fn schedulable(node: &Object) -> bool {
-    let off = node.at(&["spec", "unschedulable"]).and_then(|v| v.as_bool()) == Some(true);
-    let tainted = node
-        .at(&["spec", "taints"])
-        .and_then(|t| t.as_array())
-        .is_some_and(|t| t.iter().any(|t| matches!(t["effect"].as_str(), Some("NoSchedule" | "NoExecute"))));
-    let conditions = node.at(&["status", "conditions"]).and_then(|c| c.as_array());
-    let ready = conditions.into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True");
-    ready && !off && !tainted
-}
-
-fn cpu(node: &Object) -> u64 {
-    let text = node.str_at(&["status", "allocatable", "cpu"]).unwrap_or_default();
-    parse_milli(text).ok().and_then(|n| u64::try_from(n).ok()).unwrap_or(0)
 }
 
 fn requests_cpu(pod: &Object) -> bool {
