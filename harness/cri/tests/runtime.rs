@@ -478,7 +478,7 @@ async fn images_are_pulled_with_credentials_and_refused_without(node: &Node) {
     let id = pull("registry.test/pulled:1", None).await.unwrap();
     let e = pull("registry.test/pulled:2", None).await.unwrap_err();
     assert_eq!(e.code(), tonic::Code::NotFound);
-    let want = r#"failed to pull and unpack image "registry.test/pulled:2": failed to resolve reference "registry.test/pulled:2": registry.test/pulled:2: not found"#;
+    let want = r#"failed to pull and unpack image "registry.test/pulled:2": failed to resolve image: registry.test/pulled:2: not found"#;
     assert_eq!(e.message(), want);
     let e = pull("private.registry.test/secret:1", None).await.unwrap_err();
     assert!(e.message().contains("pull access denied, repository does not exist or may require authorization: authorization failed: no basic auth credentials"), "{e}");

@@ -19,11 +19,9 @@ pub enum ImageError {
         #[source]
         source: Box<ImageError>,
     },
-    /// The manifest could not be found.
-    #[error("failed to resolve reference {image:?}: {source}")]
+    /// The manifest could not be found. In the words of containerd 2.4, as a real cluster said them.
+    #[error("failed to resolve image: {source}")]
     Resolve {
-        /// Normalised reference.
-        image: String,
         /// What happened.
         #[source]
         source: Box<ImageError>,

@@ -68,7 +68,7 @@ impl Puller {
             (!credentials.registry_token.is_empty()).then(|| format!("Bearer {}", credentials.registry_token));
         let session = Session { puller: self, base, credentials, authorization: authorization.into() };
 
-        let resolve = |e| ImageError::Resolve { image: reference.to_string(), source: Box::new(e) };
+        let resolve = |e| ImageError::Resolve { source: Box::new(e) };
         let (digest, manifest) = session.resolve(reference).await.map_err(resolve)?;
         let (Some(config), Some(layers)) = (&manifest.config, &manifest.layers) else {
             return Err(ImageError::Malformed("the manifest has no config or no layers".into()));

@@ -40,7 +40,7 @@ impl Images for MemoryRuntime {
         let script = self.state.lock().images.get(&wanted.image).cloned();
         let Some(script) = script else {
             let message = format!(
-                "failed to pull and unpack image \"{0}\": failed to resolve reference \"{0}\": {0}: not found",
+                "failed to pull and unpack image \"{0}\": failed to resolve image: {0}: not found",
                 wanted.image
             );
             return Err(RuntimeError::new(tonic::Code::NotFound, message));

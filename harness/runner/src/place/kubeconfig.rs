@@ -195,7 +195,7 @@ impl KubeconfigPlace {
         let sized = self.nodes.len() == wanted && self.nodes.iter().all(|(_, cpu)| *cpu == milli);
         (!sized).then(|| {
             let has: Vec<String> = self.nodes.iter().map(|(name, cpu)| format!("{name} {cpu}m")).collect();
-            format!("it counts on {wanted} nodes of {milli}m CPU, and this cluster has {}", has.join(", "))
+            format!("it counts on {wanted} node(s) of {milli}m CPU, and this cluster has {}", has.join(", "))
         })
     }
 

@@ -93,8 +93,7 @@ impl Images for SimRuntime {
         // Worded as the bridge words it: containerd's sentences around what the registry said.
         let name = &wanted.image;
         let fail = |code, why: String| {
-            let message =
-                format!("failed to pull and unpack image {name:?}: failed to resolve reference {name:?}: {why}");
+            let message = format!("failed to pull and unpack image {name:?}: failed to resolve image: {why}");
             Err(RuntimeError::new(code, message))
         };
         let denied = "pull access denied, repository does not exist or may require authorization: authorization failed: no basic auth credentials";
