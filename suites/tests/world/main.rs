@@ -3,6 +3,7 @@
 
 mod clockwork;
 mod counts;
+mod loads;
 mod table;
 
 use std::{collections::BTreeSet, path::PathBuf, sync::Mutex};
