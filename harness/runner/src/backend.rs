@@ -1,11 +1,13 @@
 //! What the runner needs of a cluster, whichever world it is in: a client, a clock, the run log, and hands on its nodes.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use podlab_api::ApiError;
 use podlab_client::{Client, http::HttpApi, kubeconfig};
 use podlab_clock::Clock;
 use podlab_scenario::{AgentAction, NodeAction};
-use podlab_testbed::{AgentCommand, Cluster, Holding, world::VirtualCluster};
+use podlab_testbed::{AgentCommand, Cluster, Cost, Holding, world::VirtualCluster};
 use podlab_timeline::{Entry, Recorder, fold::read_log};
 
 use crate::{
@@ -58,6 +60,10 @@ pub(crate) trait Backend: Send + Sync {
     }
     /// How long to go on watching when the last step is done, so that what it set in motion belongs to the run.
     fn settle(&self) -> std::time::Duration;
+    /// What the parts of the cluster have used so far, by name; nothing where they are no processes.
+    fn costs(&self) -> BTreeMap<String, Cost> {
+        BTreeMap::new()
+    }
     /// How far a measured duration may be off: nothing, unless this run was told to take its time.
     fn slack(&self) -> std::time::Duration;
 }
@@ -160,6 +166,10 @@ impl Backend for RealBackend<'_> {
 
     fn settle(&self) -> std::time::Duration {
         std::time::Duration::ZERO
+    }
+
+    fn costs(&self) -> BTreeMap<String, Cost> {
+        self.cluster.costs()
     }
 
     fn slack(&self) -> std::time::Duration {

@@ -1,7 +1,7 @@
 //! The load of a scenario: drives it, measures it and holds the gates against it. What came of it is written into the run log
 //! as one entry, `measured`, from which the verdict's figures and every report are made.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use podlab_clock::Rng;
 use podlab_measure::{
@@ -9,6 +9,7 @@ use podlab_measure::{
     deletion, drive, indicator, split, startup,
 };
 use podlab_scenario::{ArrivalPlan, Begin, Finish, Gate, Measured, Scenario, Workload};
+use podlab_testbed::Cost;
 use podlab_timeline::{Entry, Event};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -52,7 +53,8 @@ pub(crate) async fn play(
     let seed = if seed == 0 { Rng::from_entropy().next_u64() } else { seed };
     player.recorder.record(None, Event::Run(json!({"load": {"seed": seed}})));
     let one = One { player, load, template, rng: Rng::seeded(seed), look };
-    let (measured, verdict) = match &load.arrivals {
+    let before = player.stage.backend.costs();
+    let (mut measured, verdict) = match &load.arrivals {
         ArrivalPlan::Search { lo, hi, precision, hold } => {
             one.search(Search::new(lo.0, hi.0, precision / 100.0), hold.0).await?
         }
@@ -61,8 +63,29 @@ pub(crate) async fn play(
             one.judge(&report)?
         }
     };
+    measured["cost"] = cost(&before, &player.stage.backend.costs(), sent(&measured));
     player.recorder.record(None, Event::Run(json!({"measured": measured})));
     verdict
+}
+
+/// How many Pods a load sent, over all rates of a search.
+fn sent(measured: &Value) -> u64 {
+    let tried = measured.pointer("/capacity/tried").and_then(Value::as_array);
+    let each = |t: &Value| t.pointer("/measured/sent").and_then(Value::as_u64).unwrap_or(0);
+    tried.map_or_else(|| measured["sent"].as_u64().unwrap_or(0), |all| all.iter().map(each).sum())
+}
+
+/// What each part used for one Pod, its start and, where the load deletes, its end; and what it holds at the end of the load.
+fn cost(before: &BTreeMap<String, Cost>, after: &BTreeMap<String, Cost>, pods: u64) -> Value {
+    #[expect(clippy::cast_precision_loss, reason = "counts are small")]
+    let one = |(part, end): (&String, &Cost)| {
+        let used = end.cpu.saturating_sub(before.get(part).map_or(Duration::ZERO, |c| c.cpu));
+        let each = used.as_secs_f64() * 1e3 / pods.max(1) as f64;
+        let mib = end.resident as f64 / f64::from(1 << 20);
+        let said = json!({"cpuMsPerPod": each, "rssMiB": mib, "fds": end.descriptors, "threads": end.threads});
+        (part.clone(), said)
+    };
+    Value::Object(after.iter().map(one).collect())
 }
 
 struct One<'a> {

@@ -69,6 +69,11 @@ pub struct Effect {
 }
 
 impl Effect {
+    /// The smallest change that would be found nineteen times in twenty, when changes below `least` do not matter.
+    pub fn finds(&self, least: f64, design: &Design) -> f64 {
+        least + (verdict::quantile(design.alpha) + verdict::quantile(0.05)) * self.error
+    }
+
     /// How probable a change at least this large is, when in truth it is `least`.
     pub fn p_value(&self, least: f64) -> f64 {
         if self.error > 0.0 { verdict::upper_tail((self.change - least) / self.error) } else { 1.0 }

@@ -200,3 +200,16 @@ proptest! {
         prop_assert_eq!(made.compare(), made.compare());
     }
 }
+
+#[test]
+fn a_change_as_large_as_what_is_said_to_be_found_is_found_nearly_always() {
+    let design = Design { resamples: 150, ..Design::default() };
+    let finds = Made::new(Machine::Noisy, 1).compare().total.finds(design.min_effect, &design);
+    let base: f64 = Made::new(Machine::Noisy, 1).compare().total.a;
+    let planted = vec![(2, finds * base)];
+    let found = (0..40).filter(|seed| {
+        let made = Made { planted: planted.clone(), ..Made::new(Machine::Noisy, 100 + seed) };
+        made.compare().verdict != Verdict::NotSlower
+    });
+    assert!(found.count() >= 34);
+}

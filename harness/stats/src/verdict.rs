@@ -78,6 +78,20 @@ fn phases_named(m: &Moved) -> bool {
     !matches!(m.of.as_str(), "total" | "p90")
 }
 
+/// Where a standard normal has the probability `p`, at most a half, above it. By halving; [`upper_tail`] falls evenly.
+pub(crate) fn quantile(p: f64) -> f64 {
+    let (mut lo, mut hi) = (0.0, 10.0);
+    for _ in 0..60 {
+        let middle = (lo + hi) / 2.0;
+        if upper_tail(middle) > p {
+            lo = middle;
+        } else {
+            hi = middle;
+        }
+    }
+    hi
+}
+
 /// Probability of a standard normal above `z`. Source: Abramowitz and Stegun 7.1.26, error below 1.5e-7.
 pub(crate) fn upper_tail(z: f64) -> f64 {
     let x = z.abs() / std::f64::consts::SQRT_2;

@@ -13,6 +13,7 @@
 mod capsule;
 mod cgroup;
 mod cluster;
+mod cost;
 mod holdings;
 mod host;
 mod inside;
@@ -27,6 +28,7 @@ mod zygote;
 
 pub use capsule::control::Control;
 pub use cluster::{Cluster, ClusterError, ClusterInfo, copy_kubeconfig, takes_pods};
+pub use cost::Cost;
 pub use holdings::{Held, Holding};
 pub use host::{Fingerprint, Lack, diagnose};
 pub use inside::NodeInside;

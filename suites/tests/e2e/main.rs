@@ -36,7 +36,9 @@ fn main() -> std::process::ExitCode {
         let zygote = zygote.clone();
         s.worlds(None).into_iter().map(move |world| {
             let (zygote, s) = (zygote.clone(), s.clone());
-            Trial::test(s.trial_name(world), move || judge(&zygote, &s, world))
+            // What a load must hold on real containers is a time, which a busy machine decides; it is played every night.
+            let timed = world == World::Real && s.scenario.load.is_some();
+            Trial::test(s.trial_name(world), move || judge(&zygote, &s, world)).with_ignored_flag(timed)
         })
     });
     libtest_mimic::run(&arguments, trials.collect()).exit_code()

@@ -2,6 +2,8 @@
 //! behaviour, and a search finds what was put in for it to find.
 
 mod clockwork;
+mod counts;
+mod loads;
 mod table;
 
 use std::{collections::BTreeSet, path::PathBuf, sync::Mutex};

@@ -80,7 +80,7 @@ pub(crate) fn measure(runtime: &tokio::runtime::Runtime, sides: &[Side; 2], plan
     let name = |side: &str| format!("bench-{}-{number}{side}", std::process::id());
     let [a, b] = sides;
     // Which of the two is booted first takes turns as well.
-    let (a, b) = if number % 2 == 0 {
+    let (a, b) = if number.is_multiple_of(2) {
         let a = Booted::up(a, name("a"))?;
         (a, Booted::up(b, name("b"))?)
     } else {
