@@ -149,8 +149,11 @@ fn xml(text: &str) -> Vec<(Vec<String>, BTreeMap<String, String>)> {
     out
 }
 
-/// What `junit-10.xsd` of Jenkins' xUnit plugin allows: element, elements it stands in, attributes, required ones first.
-const XSD: &[(&str, &[&str], &[&str], &[&str])] = &[
+/// An element, the elements it stands in, attributes it must have, attributes it may have.
+type Element = (&'static str, &'static [&'static str], &'static [&'static str], &'static [&'static str]);
+
+/// What `junit-10.xsd` of Jenkins' xUnit plugin allows.
+const XSD: &[Element] = &[
     ("testsuites", &[""], &[], &["name", "time", "tests", "failures", "errors"]),
     (
         "testsuite",

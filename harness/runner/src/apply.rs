@@ -1,8 +1,10 @@
 //! Applying manifests: bounded YAML documents, sent as server-side apply.
 
-use podlab_api::{ApiError, ResourceRef};
+use podlab_api::{ApiError, Object, ResourceRef};
 use podlab_client::{Client, Collection, PatchKind, Target};
 use serde_json::Value;
+
+use crate::kept;
 
 /// Why a manifest could not be applied.
 #[derive(Debug, thiserror::Error)]
@@ -25,8 +27,16 @@ pub(crate) enum ApplyError {
         /// `kind`.
         kind: String,
     },
+    /// A field is not there any more.
+    #[error("{what}: the API did not keep {field}; is it misspelled?")]
+    Dropped {
+        /// Kind and name.
+        what: String,
+        /// Which.
+        field: String,
+    },
     /// The API refused it.
-    #[error("apply {what}")]
+    #[error("{what}")]
     Api {
         /// Kind and name.
         what: String,
@@ -44,6 +54,7 @@ macro_rules! known {
 
 const KNOWN: &[ResourceRef] = known![
     "" "v1" "pods" "Pod" true,
+    "" "v1" "nodes" "Node" false,
     "" "v1" "services" "Service" true,
     "" "v1" "configmaps" "ConfigMap" true,
     "" "v1" "secrets" "Secret" true,
@@ -65,20 +76,34 @@ const KNOWN: &[ResourceRef] = known![
     "rbac.authorization.k8s.io" "v1" "clusterrolebindings" "ClusterRoleBinding" false,
 ];
 
+/// The resource of a kind.
+pub(crate) fn resource(kind: &str) -> Option<ResourceRef> {
+    KNOWN.iter().find(|r| r.kind == kind).copied()
+}
+
 /// Applies every document of a manifest in order.
 pub(crate) async fn apply(client: &Client, namespace: &str, yaml: &str) -> Result<(), ApplyError> {
+    each(client, namespace, yaml, false).await
+}
+
+/// Creates every document of a manifest in order; what is there already is refused.
+pub(crate) async fn create(client: &Client, namespace: &str, yaml: &str) -> Result<(), ApplyError> {
+    each(client, namespace, yaml, true).await
+}
+
+async fn each(client: &Client, namespace: &str, yaml: &str, create: bool) -> Result<(), ApplyError> {
     // Separators are lines of their own in YAML; each document then has the parser's whole budget.
     let documents =
         format!("\n{yaml}").replace("\n---\n", "\n\u{0}").split('\u{0}').map(str::to_owned).collect::<Vec<_>>();
     for (i, text) in documents.iter().enumerate().filter(|(_, t)| !t.trim().is_empty()) {
         let n = i + 1;
         let tree: Value = serde_saphyr::from_str(text).map_err(|e| ApplyError::Parse { n, why: e.to_string() })?;
-        apply_one(client, namespace, n, &tree).await?;
+        apply_one(client, namespace, n, &tree, create).await?;
     }
     Ok(())
 }
 
-async fn apply_one(client: &Client, namespace: &str, n: usize, tree: &Value) -> Result<(), ApplyError> {
+async fn apply_one(client: &Client, namespace: &str, n: usize, tree: &Value, create: bool) -> Result<(), ApplyError> {
     let text = |pointer: &str| tree.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
     let (api_version, kind, name) = (text("/apiVersion"), text("/kind"), text("/metadata/name"));
     let Some(resource) = KNOWN.iter().find(|r| r.api_version() == api_version && r.kind == kind) else {
@@ -92,6 +117,16 @@ async fn apply_one(client: &Client, namespace: &str, n: usize, tree: &Value) -> 
     let collection = Collection { resource: *resource, namespace: resource.namespaced.then_some(namespace) };
     let target = Target { collection, name: name.clone(), subresource: None };
     let how = PatchKind::Apply { manager: "podlab".into(), force: true };
-    let sent = client.raw().patch(&target, &how, tree).await;
-    sent.map(drop).map_err(|source| ApplyError::Api { what: format!("{kind} {name}"), source })
+    let sent = if create {
+        client.raw().create(&target.collection, None, Object(tree.clone())).await
+    } else {
+        client.raw().patch(&target, &how, tree).await
+    };
+    match sent {
+        Err(source) => Err(ApplyError::Api { what: format!("{kind} {name}"), source }),
+        Ok(kept) => match kept::dropped(tree, &kept.0, false) {
+            Some(field) => Err(ApplyError::Dropped { what: format!("{kind} {name}"), field }),
+            None => Ok(()),
+        },
+    }
 }

@@ -4,6 +4,7 @@
 //! failed (the system under test), broken (the harness), skipped, invalid (a fault did not do its work).
 #![deny(missing_docs)]
 
+mod acts;
 mod apply;
 mod backend;
 mod elapsed;
@@ -12,6 +13,7 @@ mod exec;
 pub mod explore;
 mod invariants;
 mod judge;
+mod kept;
 mod leaks;
 mod load;
 mod monitors;

@@ -166,7 +166,9 @@ fn violated(always: &Always) -> Stopped {
 
 fn judged(stopped: Stopped, context: String) -> Outcome {
     match stopped.error {
-        StepError::Failed(why) => Outcome::Failed(Failure { step: stopped.at, why, context }),
+        StepError::Failed(why) | StepError::Answered { text: why, .. } => {
+            Outcome::Failed(Failure { step: stopped.at, why, context })
+        }
         StepError::Broken(why) => Outcome::Broken(Failure { step: stopped.at, why, context }),
     }
 }

@@ -94,6 +94,10 @@ impl<'a> Player<'a> {
             Some(template) => Some(self.fill(template).map_err(stopped)?),
         };
         let step = filled.as_ref().unwrap_or(step);
+        if let Step::Note(text) = step {
+            let note = json!({"step": at, "state": "note", "why": text.trim()});
+            self.recorder.record(None, Event::Run(note));
+        }
         self.waits.begin(at, self.stage.clock.now(), sentence(step));
         let done = self.stage.run(step).await;
         self.waits.end(at);
@@ -119,6 +123,17 @@ impl<'a> Player<'a> {
             Step::Repeat(s) => self.repeat(at, s).await,
             Step::ForEach(s) => self.for_each(at, s).await,
             Step::Group(s) => self.group(at, s).await,
+            Step::Limit(s) => {
+                let (clock, within) = (self.stage.clock, s.within.0);
+                match clock.timeout(within, self.list(format!("{at}.limit.steps"), &s.steps)).await {
+                    Some(result) => result,
+                    None => {
+                        let waits = self.waits.dump(clock.now());
+                        step.walk(at, &mut |path, _| self.waits.end(path));
+                        Err(stopped(StepError::Failed(format!("not done within {within:?}\n{waits}"))))
+                    }
+                }
+            }
             Step::Parallel(branches) => {
                 let branch = |(i, steps): (usize, &'_ Vec<Step>)| {
                     let (mut player, path) = (self.clone(), format!("{at}.parallel[{}]", i + 1));
@@ -139,7 +154,8 @@ impl<'a> Player<'a> {
         let mut attempt = 1;
         loop {
             match self.list(format!("{at}.retry.steps"), &s.steps).await {
-                Err(Stopped { at: inner, error: StepError::Failed(why) }) if attempt < s.attempts => {
+                Err(Stopped { at: inner, error }) if error.is_failure() && attempt < s.attempts => {
+                    let why = error.to_string();
                     self.recorder.record(
                         None,
                         Event::Run(json!({"step": at, "state": "again", "attempt": attempt, "at": inner, "why": why})),
@@ -149,8 +165,8 @@ impl<'a> Player<'a> {
                         self.stage.clock.sleep(every.0).await;
                     }
                 }
-                Err(Stopped { at: inner, error: StepError::Failed(why) }) => {
-                    let why = format!("{why} (attempt {attempt} of {})", s.attempts);
+                Err(Stopped { at: inner, error }) if error.is_failure() => {
+                    let why = format!("{error} (attempt {attempt} of {})", s.attempts);
                     return Err(Stopped { at: inner, error: StepError::Failed(why) });
                 }
                 other => return other,

@@ -22,8 +22,8 @@ use podlab_timeline::{Entry, Event, Lane};
 use serde_json::{Value, json};
 
 use crate::{
-    apply, backend::Backend, elapsed, elapsed::Wrong, events, judge, leaks, overcommit::Overcommit, temporal,
-    watch::Watcher,
+    apply, apply::ApplyError, backend::Backend, elapsed, elapsed::Wrong, events, judge, leaks, overcommit::Overcommit,
+    temporal, watch::Watcher,
 };
 
 /// How long something immediate may take before it counts as not so: an event travels apart from the status.
@@ -35,6 +35,14 @@ pub(crate) enum StepError {
     /// The system under test did something else than was demanded.
     #[error("{0}")]
     Failed(String),
+    /// The API refused what was asked of it.
+    #[error("{text}")]
+    Answered {
+        /// In words, with what was asked.
+        text: String,
+        /// Its answer.
+        error: ApiError,
+    },
     /// The step could not be done.
     #[error("{0}")]
     Broken(String),
@@ -47,8 +55,25 @@ impl From<ClusterError> for StepError {
 }
 
 impl From<ApiError> for StepError {
-    fn from(e: ApiError) -> Self {
-        Self::Failed(format!("the API answered: {}", e.message))
+    fn from(error: ApiError) -> Self {
+        Self::Answered { text: format!("the API answered: {}", error.message), error }
+    }
+}
+
+impl From<ApplyError> for StepError {
+    fn from(e: ApplyError) -> Self {
+        let text = chain(&e);
+        match e {
+            ApplyError::Api { source, .. } => Self::Answered { text, error: source },
+            ApplyError::Parse { .. } | ApplyError::Kind { .. } | ApplyError::Dropped { .. } => Self::Failed(text),
+        }
+    }
+}
+
+impl StepError {
+    /// Whether the system under test is at fault, so that it may be tried again.
+    pub(crate) fn is_failure(&self) -> bool {
+        !matches!(self, Self::Broken(_))
     }
 }
 
@@ -85,7 +110,9 @@ impl Stage<'_> {
     /// Does one step. Dropping it midway may leave its effect half done.
     pub(crate) async fn run(&mut self, step: &Step) -> Done {
         match step {
-            Step::Apply(a) => self.apply(a).await,
+            Step::Apply(a) => Ok(apply::apply(&self.client, &self.namespace, &self.manifest(a)?).await?),
+            Step::Create(a) => Ok(apply::create(&self.client, &self.namespace, &self.manifest(a)?).await?),
+            Step::Note(_) => Ok(()),
             Step::Delete(d) => self.delete(d).await,
             Step::Label(l) => {
                 let value = |v: &String| if v.is_empty() { Value::Null } else { v.as_str().into() };
@@ -144,7 +171,18 @@ impl Stage<'_> {
                 }
                 Ok(())
             }
+            Step::Patch(_)
+            | Step::Scale(_)
+            | Step::Evict(_)
+            | Step::Cordon(_)
+            | Step::Uncordon(_)
+            | Step::Drain(_)
+            | Step::Taint(_)
+            | Step::Resize(_)
+            | Step::Debug(_)
+            | Step::Refused(_) => self.act(step).await,
             Step::If(_)
+            | Step::Limit(_)
             | Step::Retry(_)
             | Step::Repeat(_)
             | Step::ForEach(_)
@@ -163,15 +201,14 @@ impl Stage<'_> {
         }
     }
 
-    async fn apply(&self, a: &Apply) -> Done {
-        let yaml = match a {
-            Apply::Yaml(text) => text.clone(),
+    fn manifest(&self, a: &Apply) -> Result<String, StepError> {
+        match a {
+            Apply::Yaml(text) => Ok(text.clone()),
             Apply::File(file) => {
                 let path = self.dir.join(file);
-                std::fs::read_to_string(&path).map_err(|e| StepError::Broken(format!("{}: {e}", path.display())))?
+                std::fs::read_to_string(&path).map_err(|e| StepError::Broken(format!("{}: {e}", path.display())))
             }
-        };
-        apply::apply(&self.client, &self.namespace, &yaml).await.map_err(|e| StepError::Failed(chain(&e)))
+        }
     }
 
     async fn delete(&self, d: &Delete) -> Done {

@@ -98,7 +98,7 @@ fn list(out: &mut String, steps: &[Step], depth: usize) {
     }
 }
 
-fn span(s: Span) -> String {
+pub(crate) fn span(s: Span) -> String {
     let ms = s.0.as_millis();
     if ms.is_multiple_of(1000) { format!("{} s", ms / 1000) } else { format!("{ms} ms") }
 }
@@ -131,6 +131,9 @@ fn fault(f: &Fault) -> String {
 
 /// A step in one sentence, without the steps inside it.
 pub fn sentence(step: &Step) -> String {
+    if let Some(text) = crate::acts::sentence(step) {
+        return text;
+    }
     match step {
         Step::Apply(Apply::File(file)) => format!("Apply {file}."),
         Step::Apply(Apply::Yaml(text)) => format!("Apply {}.", objects(text)),
@@ -232,6 +235,8 @@ pub fn sentence(step: &Step) -> String {
         Step::Parallel(_) => "At the same time:".to_owned(),
         Step::Group(g) => g.name.clone(),
         Step::Use(u) => format!("Do the steps of {}.", u.file),
+        // The rest is told above.
+        _ => String::new(),
     }
 }
 
@@ -243,7 +248,7 @@ fn never(n: &Never) -> String {
 }
 
 /// `Pod a, Service b` of YAML documents, by their `kind:` and first `name:`; what cannot be read is `YAML`.
-fn objects(text: &str) -> String {
+pub(crate) fn objects(text: &str) -> String {
     let one = |document: &str| {
         let tree: serde_json::Value = serde_saphyr::from_str(document).ok()?;
         Some(format!("{} {}", tree["kind"].as_str()?, tree["metadata"]["name"].as_str()?))

@@ -188,6 +188,7 @@ impl Step {
             Self::Retry(s) => vec![("retry.steps".to_owned(), &s.steps[..])],
             Self::Repeat(s) => vec![("repeat.steps".to_owned(), &s.steps[..])],
             Self::ForEach(s) => vec![("forEach.steps".to_owned(), &s.steps[..])],
+            Self::Limit(s) => vec![("limit.steps".to_owned(), &s.steps[..])],
             Self::Group(s) => vec![("group.steps".to_owned(), &s.steps[..])],
             Self::Parallel(branches) => {
                 branches.iter().enumerate().map(|(i, b)| (format!("parallel[{}]", i + 1), &b[..])).collect()

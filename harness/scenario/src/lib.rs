@@ -4,6 +4,7 @@
 //! extension; it is also the name in JUnit, the path of the snapshot and the anchor in the report.
 #![deny(missing_docs)]
 
+mod acts;
 mod asserts;
 mod cel;
 mod check;
@@ -28,6 +29,10 @@ mod time;
 mod tree;
 mod workload;
 
+pub use acts::{
+    Debug, Drain, Evict, Limit, ObjectKind, Patch, PatchType, Refused, Resize, ScalableKind, Scale, Subresource, Taint,
+    TaintEffect,
+};
 pub use asserts::{
     Checkpoint, Elapsed, EventMatch, Eventually, Exactly, Holds, Leak, LogMatch, Matcher, Moment, RpcCount, StatusIs,
 };

@@ -90,6 +90,10 @@ pub fn parse_all(
     let files = Files { all: vec![(path.to_owned(), text.to_owned())] };
     let mut expander = Expander { overrides: params, files, problems: BTreeSet::new() };
     let mut out = Vec::new();
+    if let Some(problem) = manifest(text) {
+        let text = expander.files.render(&problem);
+        return Err(LoadError::Invalid { path: path.to_owned(), text, problems: vec![problem] });
+    }
     match tree::read(text, 0) {
         Err(problem) => {
             expander.problems.insert(problem);
@@ -116,6 +120,18 @@ pub fn parse_all(
     }
     let text = expander.files.render_all(&expander.problems);
     Err(LoadError::Invalid { path: path.to_owned(), text, problems: expander.problems.into_iter().collect() })
+}
+
+/// A manifest that lies where scenarios are, by its first `apiVersion`: everything else that could be said of it misleads.
+fn manifest(text: &str) -> Option<Problem> {
+    let mut lines = text.lines().zip(1..);
+    let (version, line) =
+        lines.find_map(|(l, n)| Some((l.strip_prefix("apiVersion:")?.trim().trim_matches(['"', '\'']), n)))?;
+    let names_podlab = version.is_empty() || version.to_lowercase().contains("podlab");
+    (!names_podlab).then(|| {
+        let why = format!("a manifest of {version:?} and no scenario; what scenarios apply stands in a folder whose name begins with \"_\", such as _pods");
+        Problem::new(Mark { file: 0, line, column: 1 }, why)
+    })
 }
 
 /// The scenario of a variant, or what is wrong with it.

@@ -19,8 +19,32 @@ use crate::{
 pub enum Step {
     /// Creates or updates objects.
     Apply(Apply),
+    /// Creates objects; one that is there already is refused, unlike with `apply`.
+    Create(Apply),
+    /// Changes an object, or a part of it that is written apart.
+    Patch(crate::Patch),
+    /// Sets how many Pods something keeps.
+    Scale(crate::Scale),
     /// Deletes a Pod, or another object.
     Delete(Delete),
+    /// Evicts a Pod: deletes it if the disruption budgets allow that.
+    Evict(crate::Evict),
+    /// Lets no new Pods onto a node.
+    Cordon(String),
+    /// Lets new Pods onto a node again.
+    Uncordon(String),
+    /// Cordons a node and evicts its Pods.
+    Drain(crate::Drain),
+    /// Puts a taint on a node, or takes it away.
+    Taint(crate::Taint),
+    /// Changes the resources of a container that runs.
+    Resize(crate::Resize),
+    /// Adds a container to a Pod that runs.
+    Debug(crate::Debug),
+    /// Says something to whoever reads the report; does nothing.
+    Note(String),
+    /// Demands that the API refuses what a step asks of it.
+    Refused(crate::Refused),
     /// Sets labels on a node; an empty value removes one.
     Label(LabelNode),
     /// Runs a command in a container and looks at its result.
@@ -79,6 +103,8 @@ pub enum Step {
     ForEach(ForEach),
     /// Lists of steps done at the same time; what one binds the others do not see. The first failure ends the others.
     Parallel(Vec<Vec<Step>>),
+    /// Steps that together may take so long only.
+    Limit(crate::Limit),
     /// Steps under a name.
     Group(Group),
     /// Steps from a library.

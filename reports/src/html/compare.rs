@@ -131,10 +131,14 @@ fn table(out: &mut String, all: &[Compared<'_>]) {
             u8::from(!c.differs()),
             verdicts(c),
             c.after.or(c.before).map(name_link).unwrap_or_default(),
-            millis(of(c.before)),
-            millis(of(c.after)),
+            c.before.map_or_else(|| "–".to_owned(), |t| millis(t.duration)),
+            c.after.map_or_else(|| "–".to_owned(), |t| millis(t.duration)),
             if b.is_zero() { String::new() } else { millis(b) },
-            if c.differs() { "differs" } else { "the same" }
+            match (c.before.and(c.after), c.differs()) {
+                (None, _) => "–",
+                (_, true) => "differs",
+                (_, false) => "the same",
+            }
         );
     }
     out.push_str("</tbody></table></div>");

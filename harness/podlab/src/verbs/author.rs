@@ -48,6 +48,14 @@ pub(crate) fn new(root: &Path, name: &str) -> Result<ExitCode> {
         .open(&path)
         .with_context(|| format!("write {}", path.display()))?;
     file.write_all(format!("# yaml-language-server: $schema={up}{SCHEMA_FILE}\n{TEMPLATE}").as_bytes())?;
+    let schema = root.join(SCHEMA_FILE);
+    if !schema.exists() {
+        // Without it the first line of the file completes nothing in an editor.
+        std::fs::create_dir_all(schema.parent().unwrap_or(root))
+            .and_then(|()| std::fs::write(&schema, podlab_scenario::schema()))
+            .with_context(|| format!("write {}", schema.display()))?;
+        say!("{}: for editors", schema.display());
+    }
     say!("{}: play it with `podlab e2e {name}`", path.display());
     Ok(ExitCode::SUCCESS)
 }

@@ -201,3 +201,20 @@ fn docs_have_every_scenario_and_every_lint() {
     assert!(read("t.md").contains("# t/a\n\nA Pod becomes Ready and passes."));
     assert!(read("lints.md").contains("## wait-within-grace"));
 }
+
+#[test]
+fn a_new_scenario_passes_as_it_is_and_brings_what_an_editor_needs() {
+    let dir = tempfile::tempdir().unwrap();
+    let o = command(dir.path(), &["new", "probes/mine", "--scenarios", "s"]).output().unwrap();
+    assert_eq!(o.status.code(), Some(0), "{}", said(&o));
+    let file = dir.path().join("s/probes/mine.yaml");
+    let text = fs::read_to_string(&file).unwrap();
+    let schema = text.lines().next().unwrap().split("$schema=").nth(1).unwrap();
+    let schema = fs::read_to_string(file.parent().unwrap().join(schema)).unwrap();
+    assert!(schema.contains("\"title\": \"Podlab scenario v1\""));
+    fs::write(&file, text.replacen("kind: Scenario", "kind: Scenario\nclock: virtual", 1)).unwrap();
+    let o = e2e(dir.path(), &[]);
+    assert_eq!(o.status.code(), Some(0), "{}", said(&o));
+    let again = command(dir.path(), &["new", "probes/mine", "--scenarios", "s"]).output().unwrap();
+    assert!(again.status.code() == Some(2) && said(&again).contains("mine.yaml"), "{}", said(&again));
+}

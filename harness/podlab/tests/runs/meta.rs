@@ -195,3 +195,23 @@ fn somebody_who_ends_a_run_twice_ends_it_at_once_and_keeps_what_was_known() {
     assert_eq!(o.status.code(), Some(2));
     assert_eq!(["a", "b"].map(|t| verdict(dir.path(), &format!("t/{t}"))), ["passed", "broken"]);
 }
+
+/// What a server leaves out of what it is given would else be played as something that the file does not say.
+#[test]
+fn a_field_of_a_manifest_that_is_misspelled_fails_where_it_is_given() {
+    let apply = POD.replace("command: [serve]", "comand: [serve]");
+    let patch = format!("{POD}- patch: {{kind: Pod, name: a, with: {{metadata: {{label: {{x: y}}}}}}}}\n");
+    let create = POD.replace("apply:", "create:").replace("spec: {", "spec: {nodename: x, ");
+    let each =
+        [("a", apply, "spec.containers[0].comand"), ("b", patch, "metadata.label"), ("c", create, "spec.nodename")];
+    let file = |(name, steps, _): &(&'static str, String, &str)| {
+        (*name, scenario(&format!("A field is misspelled in {name}."), &format!("{steps}{READY}")))
+    };
+    let dir = folder(&each.iter().map(file).collect::<Vec<_>>());
+    let o = e2e(dir.path(), &[]);
+    assert_eq!(o.status.code(), Some(1), "{}", said(&o));
+    for (name, _, field) in each {
+        let why = format!("the API did not keep {field}; is it misspelled?");
+        assert!(said(&o).contains(&why), "{name}: {why}: {}", said(&o));
+    }
+}

@@ -62,10 +62,24 @@ impl Step {
     pub fn demands(&self) -> bool {
         match self {
             Self::If(s) => s.then.iter().any(Self::demands) && s.otherwise.iter().any(Self::demands),
-            Self::Retry(_) | Self::Repeat(_) | Self::ForEach(_) | Self::Group(_) | Self::Parallel(_) => {
-                self.inner().iter().any(|(_, steps)| steps.iter().any(Self::demands))
-            }
+            Self::Retry(_)
+            | Self::Repeat(_)
+            | Self::ForEach(_)
+            | Self::Limit(_)
+            | Self::Group(_)
+            | Self::Parallel(_) => self.inner().iter().any(|(_, steps)| steps.iter().any(Self::demands)),
             Self::Apply(_)
+            | Self::Create(_)
+            | Self::Patch(_)
+            | Self::Scale(_)
+            | Self::Evict(_)
+            | Self::Cordon(_)
+            | Self::Uncordon(_)
+            | Self::Drain(_)
+            | Self::Taint(_)
+            | Self::Resize(_)
+            | Self::Debug(_)
+            | Self::Note(_)
             | Self::Delete(_)
             | Self::Label(_)
             | Self::Agent(_)
@@ -82,12 +96,13 @@ impl Step {
 fn step_is_wrong(step: &Step, scenario: &Scenario, path: &Path) -> Option<String> {
     let wrong = |text: &str| Some(text.to_owned());
     match step {
-        Step::Apply(Apply::File(file)) => {
+        Step::Apply(Apply::File(file)) | Step::Create(Apply::File(file)) => {
             let full = path.parent().unwrap_or_else(|| Path::new(".")).join(file);
-            (file.contains("..") || !full.is_file())
-                .then(|| format!("apply.file {file:?} is not a file beside the scenario"))
+            (file.contains("..") || !full.is_file()).then(|| format!("{file:?} is not a file beside the scenario"))
         }
-        Step::Apply(Apply::Yaml(text)) if text.trim().is_empty() => wrong("apply.yaml has no object"),
+        Step::Apply(Apply::Yaml(text)) | Step::Create(Apply::Yaml(text)) if text.trim().is_empty() => {
+            wrong("yaml has no object")
+        }
         Step::Delete(d) if d.pod.is_some() == d.claim.is_some() => wrong("delete needs exactly one of pod and claim"),
         Step::Label(l) if l.set.is_empty() => wrong("label.set names no label"),
         Step::Pause(p) if p.because.trim().is_empty() => wrong("pause.because must give the reason"),
@@ -101,13 +116,15 @@ fn step_is_wrong(step: &Step, scenario: &Scenario, path: &Path) -> Option<String
         Step::Parallel(branches) if branches.len() < 2 => wrong("parallel needs two lists of steps at least"),
         Step::Group(g) if g.name.trim().is_empty() => wrong("group.name must say what the steps do"),
         Step::Use(_) => wrong("use stands for a step of a list"),
-        Step::Retry(_) | Step::Repeat(_) | Step::ForEach(_) | Step::Parallel(_) | Step::Group(_)
+        Step::Retry(_) | Step::Repeat(_) | Step::ForEach(_) | Step::Parallel(_) | Step::Limit(_) | Step::Group(_)
             if step.inner().iter().any(|(_, steps)| steps.is_empty()) =>
         {
             wrong("it has no steps")
         }
         _ => {
-            vacuous(step).map(|why| format!("{why}; such a step could never fail")).or_else(|| asserts::malformed(step))
+            let vain = vacuous(step).map(|why| format!("{why}; such a step could never fail"));
+            let inner = |step: &Step| step_is_wrong(step, scenario, path);
+            vain.or_else(|| asserts::malformed(step)).or_else(|| crate::acts::wrong(step, inner))
         }
     }
 }

@@ -23,6 +23,9 @@ pub(crate) fn pods(step: &Step) -> BTreeSet<&str> {
     match step {
         Step::Delete(d) => all.extend(d.pod.as_deref()),
         Step::Exec(e) => all.extend([e.pod.as_str()]),
+        Step::Evict(e) => all.extend([e.pod.as_str()]),
+        Step::Resize(r) => all.extend([r.pod.as_str()]),
+        Step::Debug(d) => all.extend([d.pod.as_str()]),
         Step::Exactly(e) => all.extend([e.pod.as_str()]),
         Step::Status(s) => all.extend([s.pod.as_str()]),
         Step::Logs(l) => all.extend([l.pod.as_str()]),
@@ -39,7 +42,7 @@ pub(crate) fn pods(step: &Step) -> BTreeSet<&str> {
 
 /// Whether a step acts on the cluster.
 pub(crate) fn acts(step: &Step) -> bool {
-    matches!(step, Step::Apply(_) | Step::Delete(_) | Step::Label(_) | Step::Exec(_) | Step::Agent(_) | Step::Node(_))
+    step.asks() || matches!(step, Step::Exec(_) | Step::Agent(_) | Step::Node(_) | Step::Drain(_))
 }
 
 /// Whether a step demands only that something is not, or is no more: a cluster that does nothing meets it.

@@ -144,3 +144,12 @@ fn a_scenario_of_any_nesting_is_refused_or_read_and_never_a_panic() {
     let step = format!("{{{open}expect: {{that: 'size(pods) == 1'}}{close}}}");
     all(&scenario("", &format!("- {step}\n")));
 }
+
+#[test]
+fn a_manifest_among_scenarios_is_told_where_it_belongs() {
+    let said = error("# mine\napiVersion: v1\nkind: Pod\nmetadata: {name: a}\n---\napiVersion: v1\n");
+    assert!(
+        said.contains("x.yaml:2:1: a manifest of \"v1\" and no scenario") && said.contains("begins with \"_\""),
+        "{said}"
+    );
+}

@@ -1,5 +1,6 @@
 //! What is refused, and how it is said.
 
+mod acts;
 mod language;
 mod noop;
 mod typos;
