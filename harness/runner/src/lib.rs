@@ -13,8 +13,11 @@ pub mod explore;
 mod invariants;
 mod judge;
 mod leaks;
+#[cfg(feature = "libtest")]
+pub mod library;
 mod load;
 mod monitors;
+pub mod mutants;
 mod overcommit;
 mod owed;
 pub mod parity;
@@ -22,6 +25,7 @@ mod perform;
 pub mod place;
 mod play;
 mod player;
+mod proof;
 pub mod quarantine;
 mod recorded;
 mod scope;
@@ -30,6 +34,7 @@ pub mod session;
 mod steps;
 pub mod suite;
 mod summary;
+mod tape;
 mod temporal;
 mod watch;
 

@@ -10,9 +10,11 @@
     reason = "they panic when a log file lies on a full disk: telemetry::say"
 )]
 
+mod api_tap;
 mod capsule;
 mod cgroup;
 mod cluster;
+mod effects;
 mod holdings;
 mod host;
 mod inside;
@@ -34,7 +36,7 @@ pub use plane::LocalApi;
 pub use podlab_api::{parse_milli, parse_quantity};
 pub use podlab_cri::init::AgentCommand;
 pub use podlab_kubelet::ConfigFileError;
-pub use spec::{ClusterSpec, Durability, Planted, Tracing};
+pub use spec::{ClusterSpec, Durability, Planted, Tapes, Tracing};
 pub use state::{StateDir, StateError, collect_garbage, root as state_root};
 pub use zygote::Zygote;
 
