@@ -1,7 +1,10 @@
 //! `ci`: every check, all failures listed.
 
 use crate::out::{complain, say};
-use crate::{flags::cargo, tidy};
+use crate::{
+    flags::{cargo, example},
+    tidy,
+};
 
 /// Runs everything; 0 only when all of it passed.
 pub(crate) fn ci() -> Result<u8, String> {
@@ -18,6 +21,7 @@ pub(crate) fn ci() -> Result<u8, String> {
     check("tidy", tidy::run());
     check("clippy", cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"], &[]));
     check("test", cargo(&["test", "--workspace", "--no-fail-fast"], &[]));
+    check("example", example());
     if failed.is_empty() {
         return Ok(0);
     }

@@ -16,6 +16,7 @@ const USAGE: &str = "usage: cargo xtask VERB
   tidy                     the conventions: layers, file length, module docs, reachable files
   ci                       everything CI runs, listing every failure
   nightly                  the long counts
+  mutants [NAME…]          known-bad changes against the scenarios that are to notice them
   bench                    criterion benches
   bench --against REV      compare this tree with a revision, start by start: 0 not slower, 1 slower (`podlab bench --help`)
   stress SCENARIO          play a scenario that has a load; figures by phase, or the highest rate that holds
@@ -33,10 +34,11 @@ pub(crate) fn root() -> PathBuf {
 pub(crate) fn run(args: &[String]) -> Verdict {
     let (verb, rest) = args.split_first().ok_or(USAGE)?;
     match verb.as_str() {
-        "test" => cargo(&["test", "--workspace", "--no-fail-fast"], rest),
+        "test" => test(rest),
         "tidy" => tidy::run(),
         "ci" => checks::ci(),
         "nightly" => nightly(),
+        "mutants" => mutants(rest),
         "conformance" if rest.iter().any(|a| a == "--help" || a == "-h") => {
             say!("{}", conformance::USAGE);
             Ok(0)
@@ -48,13 +50,35 @@ pub(crate) fn run(args: &[String]) -> Verdict {
         "stress" => released("stress", rest),
         "bench" => cargo(&["bench", "-p", "podlab-benches"], rest),
         "e2e" | "up" | "down" | "ps" | "logs" | "enter" | "node" | "image" | "gc" | "diag" | "lint" | "docs"
-        | "report" | "schema" | "new" | "explain" | "explore" | "parity" | "registry" => podlab(verb, rest),
+        | "report" | "schema" | "new" | "explain" | "explore" | "parity" | "registry" | "tape" => podlab(verb, rest),
         "help" | "--help" | "-h" => {
             say!("{USAGE}");
             Ok(0)
         }
         other => Err(format!("there is no verb {other:?}\n{USAGE}")),
     }
+}
+
+/// Every test of the workspace; without a filter also the example of a repository that uses this one.
+fn test(rest: &[String]) -> Verdict {
+    let tests = cargo(&["test", "--workspace", "--no-fail-fast"], rest)?;
+    if rest.is_empty() { Ok(tests.max(example()?)) } else { Ok(tests) }
+}
+
+/// The example shares what the workspace has built.
+pub(crate) fn example() -> Verdict {
+    let target = env::var("CARGO_TARGET_DIR").map_or_else(|_| root().join("target"), PathBuf::from);
+    cargo(&["test", "--manifest-path", "suites/example/Cargo.toml", "--target-dir", &target.display().to_string()], &[])
+}
+
+/// Plays mutants in the workspace; the table of all of them is kept with the sources.
+fn mutants(rest: &[String]) -> Verdict {
+    let keep = ["--keep".to_owned(), "reports/mutants.md".to_owned()];
+    let all = rest.is_empty();
+    let program = build_podlab()?;
+    let mut command = Command::new(program);
+    command.arg("mutants").args(rest).args(keep.iter().filter(|_| all)).current_dir(root());
+    status(&mut command)
 }
 
 /// The same with a podlab as it is released: for verbs whose figures are of its speed.
@@ -67,7 +91,7 @@ fn released(verb: &str, rest: &[String]) -> Verdict {
 }
 
 /// The long counts: twenty rounds of the suite, fifty kills, eighty killed runners, a soak of 500 Pods, ten replays of each
-/// virtual scenario, every scenario in a container, a thousand seeds of each scenario made for exploring, every load, and the
+/// virtual scenario, every scenario in a container, a thousand seeds of each scenario made for exploring, every mutant, every load, and the
 /// gate held against itself: forty comparisons of one program and twenty with a delay. CI runs a tenth of kills and Pods, one
 /// round, two replays, and five scenarios in containers; the gate it knows from made-up samples only, because what it demands
 /// of a machine is a time.
@@ -88,6 +112,7 @@ fn nightly() -> Verdict {
     worst = worst.max(status(containers.current_dir(root()))?);
     worst = worst.max(released("stress", &["startup-stress/".into()])?);
     worst = worst.max(released("bench", &["--self-check".into(), "40".into()])?);
+    worst = worst.max(mutants(&[])?);
     let dir = root().join("scenarios/virtual/explore");
     let mut names: Vec<_> = std::fs::read_dir(&dir)
         .map_err(|e| format!("{}: {e}", dir.display()))?

@@ -11,6 +11,7 @@ use futures::StreamExt;
 use podlab_api::{ApiError, Object, ResourceRef, meta::OwnerReference};
 use podlab_client::{Client, Collection, DeleteOptions, ListOptions, PatchKind, Target, WatchOptions, WatchType};
 use podlab_clock::Clock;
+use podlab_mutant::{self as mutant, Mutant};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -170,7 +171,7 @@ impl Reconcile for Collector {
             self.finish_deletion(uid, &known).await?;
             return Ok(Again::OnChange);
         }
-        if known.owners.is_empty() {
+        if known.owners.is_empty() || mutant::is(Mutant::OrphansStay) {
             return Ok(Again::OnChange);
         }
         let mut waiting = false;

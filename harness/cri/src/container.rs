@@ -5,6 +5,8 @@ use std::{
     time::Duration,
 };
 
+use podlab_mutant::{self as mutant, Mutant};
+
 use crate::{
     error::Error,
     journal::Kind,
@@ -141,7 +143,7 @@ impl Runtime {
             (record.process, spec::signal_number(&record.stop_signal).unwrap_or(libc::SIGTERM))
         };
         let Some(process) = process else { return Ok(()) };
-        if timeout > 0 {
+        if timeout > 0 && !mutant::is(Mutant::KillsAtOnce) {
             // A second stop only waits anew: the process has heard it.
             if !container.stop_signalled.swap(true, Ordering::AcqRel) {
                 process.signal(signal).map_err(Error::io(format!("signal container {}", container.id)))?;

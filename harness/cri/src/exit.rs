@@ -2,6 +2,8 @@
 
 use std::{fs, sync::Arc, time::Duration};
 
+use podlab_mutant::{self as mutant, Mutant};
+
 use crate::{
     container::KILL_PATIENCE,
     init::Exit,
@@ -54,11 +56,11 @@ impl Runtime {
             group.kill();
         }
         self.drain(container).await;
-        let oom = group.oom_kills() > 0;
+        let oom = group.oom_kills() > 0 && !mutant::is(Mutant::OomIsJustAnExit);
         {
             let mut record = container.record.lock();
             record.phase = ContainerPhase::Exited;
-            record.exit_code = exit.code;
+            record.exit_code = if mutant::is(Mutant::EveryExitIsZero) { 0 } else { exit.code };
             record.finished_at = exit.wall_ns;
             if oom {
                 record.reason = "OOMKilled".into();

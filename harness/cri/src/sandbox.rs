@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
 
+use podlab_mutant::{self as mutant, Mutant};
 use podlab_timeline::Outcome;
 
 use crate::{
@@ -228,6 +229,7 @@ impl Runtime {
     /// Network, namespace, process: all that makes a sandbox run. May be repeated until it succeeds.
     async fn tear_down(self: &Arc<Self>, sandbox: &Arc<Sandbox>) -> Result<()> {
         if sandbox.record.lock().attached
+            && !mutant::is(Mutant::NetworkIsKept)
             && let Some(request) = self.net_request(sandbox)
         {
             let key = pod_key(sandbox.record.lock().config.metadata.as_ref());

@@ -4,6 +4,8 @@
 //! transports. What fired is reported by the tap into the run log, where the runner checks [`Fault::must`].
 #![deny(missing_docs)]
 
+mod span;
+
 use std::{
     sync::{Mutex, PoisonError},
     time::Duration,
@@ -11,6 +13,8 @@ use std::{
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+pub use span::Span;
 
 /// One fault of a scenario.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -40,7 +44,7 @@ pub enum At {
     Cri(Method),
     /// A CSI method, e.g. `NodePublishVolume`.
     Csi(Method),
-    /// A call of the API, e.g. `patch` of `pods/status`. Only the virtual world has a tap there.
+    /// A call of the API by a component, e.g. `patch` of `pods/status`.
     Api(ApiCall),
 }
 
@@ -64,6 +68,10 @@ pub struct ApiCall {
     pub verb: String,
     /// Plural name, with the subresource: `pods`, `pods/status`, `pods/binding`.
     pub resource: String,
+    /// Whose call: `scheduler`, `controllers`, or `node-1` for a node's agent; anybody's when absent. On real containers it
+    /// has to be said, because each of them counts its own calls.
+    #[serde(default)]
+    pub client: Option<String>,
 }
 
 /// Before a call has its effect, or after.
@@ -113,10 +121,28 @@ pub enum Effect {
         /// Message.
         msg: String,
     },
+    /// The call is not made; its caller sees a lost connection.
+    DropRequest {
+        /// Message.
+        msg: String,
+    },
     /// The call is not made and never answered.
     Hang,
-    /// The agent that calls is killed and started again after a while. Only where an agent's calls are tapped: in the
-    /// virtual world.
+    /// The call is made twice, one after the other, as a retry below the caller does; the second answer is given.
+    Duplicate,
+    /// The answer is what the same call was answered the time before: for `get` and `list` of the API.
+    Stale,
+    /// A stream ends after so many of its parts: a watch of the API, `GetContainerEvents` of the CRI.
+    Truncate {
+        /// How many parts still come.
+        after: u32,
+    },
+    /// Each part of a stream comes so many milliseconds after the one before it.
+    SlowTrickle {
+        /// Milliseconds.
+        ms: u64,
+    },
+    /// The agent that calls is killed and started again after a while.
     #[serde(rename_all = "camelCase")]
     CrashAt {
         /// Before or after the call takes effect.
@@ -140,11 +166,14 @@ pub struct When {
 
 /// How often a fault must have fired.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Must {
     /// Exactly this often; any number when absent.
     #[serde(default)]
     pub fired: Option<u32>,
+    /// How soon after it fired last such a call must have succeeded again.
+    #[serde(default)]
+    pub healed_by: Option<Span>,
 }
 
 /// A call as the tap describes it.
@@ -171,6 +200,8 @@ pub enum Call<'a> {
     },
     /// An API call.
     Api {
+        /// Whose.
+        client: &'a str,
         /// Verb.
         verb: &'a str,
         /// Plural name, with the subresource.
@@ -194,37 +225,112 @@ impl Effect {
     pub fn delay(&self) -> Option<Duration> {
         match self {
             Self::Delay { ms } => Some(Duration::from_millis(*ms)),
-            Self::Error { .. } | Self::DropReply { .. } | Self::Hang | Self::CrashAt { .. } => None,
+            Self::Error { .. }
+            | Self::DropReply { .. }
+            | Self::DropRequest { .. }
+            | Self::Hang
+            | Self::Duplicate
+            | Self::Stale
+            | Self::Truncate { .. }
+            | Self::SlowTrickle { .. }
+            | Self::CrashAt { .. } => None,
         }
     }
+
+    /// Its name in a scenario.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Error { .. } => "error",
+            Self::Delay { .. } => "delay",
+            Self::DropReply { .. } => "dropReply",
+            Self::DropRequest { .. } => "dropRequest",
+            Self::Hang => "hang",
+            Self::Duplicate => "duplicate",
+            Self::Stale => "stale",
+            Self::Truncate { .. } => "truncate",
+            Self::SlowTrickle { .. } => "slowTrickle",
+            Self::CrashAt { .. } => "crashAt",
+        }
+    }
+}
+
+/// What is known of one fault.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Seen {
+    /// Matching calls.
+    calls: u32,
+    /// It has fired, and no matching call has succeeded since.
+    open: bool,
 }
 
 /// The faults of a run with their counters.
 #[derive(Debug, Default)]
 pub struct Plan {
     faults: Vec<Fault>,
-    seen: Mutex<Vec<u32>>,
+    seen: Mutex<Vec<Seen>>,
 }
 
 impl Plan {
     /// A plan of these faults.
     pub fn new(faults: Vec<Fault>) -> Self {
-        let seen = Mutex::new(vec![0; faults.len()]);
+        let seen = Mutex::new(vec![Seen::default(); faults.len()]);
         Self { faults, seen }
+    }
+
+    /// A plan that goes on where another process ended: `memory` is what that one's [`Plan::memory`] was. One that does
+    /// not fit these faults is no memory of theirs.
+    pub fn resumed(faults: Vec<Fault>, memory: &str) -> Self {
+        let one = |word: &str| {
+            let (calls, open) = word.split_once(':')?;
+            Some(Seen { calls: calls.parse().ok()?, open: open == "open" })
+        };
+        let plan = Self::new(faults);
+        let read: Option<Vec<Seen>> = memory.split_whitespace().map(one).collect();
+        if let Some(read) = read.filter(|r| r.len() == plan.faults.len()) {
+            *plan.seen() = read;
+        }
+        plan
+    }
+
+    /// The counters, as [`Plan::resumed`] reads them.
+    pub fn memory(&self) -> String {
+        let word = |s: &Seen| format!("{}:{}", s.calls, if s.open { "open" } else { "done" });
+        self.seen().iter().map(word).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Whether any fault is at this seam.
+    pub fn at(&self, seam: &str) -> bool {
+        self.faults.iter().any(|f| f.at.seam() == seam)
     }
 
     /// Counts a call and says which fault, if any, fires on it. The first matching fault wins.
     pub fn decide(&self, call: Call<'_>) -> Option<Decision> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen();
         let mut fired = None;
-        for (fault, count) in self.faults.iter().zip(seen.iter_mut()).filter(|(f, _)| f.matches(call)) {
-            *count += 1;
-            let due = fault.when.nth.is_empty() || fault.when.nth.contains(count);
+        for (fault, state) in self.faults.iter().zip(seen.iter_mut()).filter(|(f, _)| f.matches(call)) {
+            state.calls = state.calls.saturating_add(1);
+            let due = fault.when.nth.is_empty() || fault.when.nth.contains(&state.calls);
             if due && fired.is_none() {
+                state.open = true;
                 fired = Some(Decision { id: fault.id.clone(), effect: fault.effect.clone() });
             }
         }
         fired
+    }
+
+    /// Takes notice of a call that succeeded, as far as its caller can tell; ids of the faults that are healed by it.
+    pub fn succeeded(&self, call: Call<'_>) -> Vec<String> {
+        let mut seen = self.seen();
+        let matching = self.faults.iter().zip(seen.iter_mut()).filter(|(f, s)| s.open && f.matches(call));
+        let heal = |(fault, state): (&Fault, &mut Seen)| {
+            state.open = false;
+            fault.id.clone()
+        };
+        matching.map(heal).collect()
+    }
+
+    fn seen(&self) -> std::sync::MutexGuard<'_, Vec<Seen>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -234,7 +340,10 @@ impl Fault {
             (At::Cni(at), Call::Cni { command, pod }) => (at.command == command, pod),
             (At::Cri(at), Call::Cri { method, pod }) => (at.method == method, pod),
             (At::Csi(at), Call::Csi { method }) => (at.method == method, ""),
-            (At::Api(at), Call::Api { verb, resource, name }) => (at.verb == verb && at.resource == resource, name),
+            (At::Api(at), Call::Api { client, verb, resource, name }) => {
+                let whose = at.client.as_deref().is_none_or(|c| c == client);
+                (whose && at.verb == verb && at.resource == resource, name)
+            }
             (At::Cni(_) | At::Cri(_) | At::Csi(_) | At::Api(_), _) => (false, ""),
         };
         hit && self.when.pod.as_deref().is_none_or(|wanted| wanted == subject)
@@ -252,12 +361,59 @@ mod tests {
             at: At::Cni(CniCall { command: "ADD".into() }),
             effect: Effect::Error { code: 11, msg: "busy".into() },
             when: When { nth: vec![1, 2], pod: Some("web".into()) },
-            must: Must { fired: Some(2) },
+            must: Must { fired: Some(2), healed_by: None },
         };
         let plan = Plan::new(vec![fault]);
         let ask = |command, pod| plan.decide(Call::Cni { command, pod }).is_some();
         assert!(!ask("DEL", "web"));
         assert!(!ask("ADD", "other"));
         assert_eq!([ask("ADD", "web"), ask("ADD", "web"), ask("ADD", "web")], [true, true, false]);
+    }
+
+    fn refused(client: Option<&str>) -> Fault {
+        let at = ApiCall { verb: "patch".into(), resource: "pods/status".into(), client: client.map(str::to_owned) };
+        Fault {
+            id: "refused".into(),
+            at: At::Api(at),
+            effect: Effect::Error { code: 503, msg: "no".into() },
+            when: When { nth: vec![2], pod: None },
+            must: Must::default(),
+        }
+    }
+
+    fn patch(client: &str) -> Call<'_> {
+        Call::Api { client, verb: "patch", resource: "pods/status", name: "a" }
+    }
+
+    #[test]
+    fn a_call_of_another_client_does_not_count() {
+        let plan = Plan::new(vec![refused(Some("node-1"))]);
+        let ask = |client| plan.decide(patch(client)).is_some();
+        assert_eq!([ask("node-1"), ask("node-2"), ask("node-2"), ask("node-1")], [false, false, false, true]);
+    }
+
+    #[test]
+    fn a_fault_is_healed_once_by_the_first_such_call_that_succeeds_after_it() {
+        let plan = Plan::new(vec![refused(None)]);
+        plan.decide(patch("x"));
+        assert!(plan.succeeded(patch("x")).is_empty(), "nothing has fired yet");
+        assert!(plan.decide(patch("x")).is_some());
+        assert!(plan.succeeded(Call::Cni { command: "ADD", pod: "a" }).is_empty());
+        assert_eq!(plan.succeeded(patch("x")), ["refused"]);
+        assert!(plan.succeeded(patch("x")).is_empty());
+    }
+
+    #[test]
+    fn a_plan_goes_on_counting_where_a_killed_process_ended() {
+        let plan = Plan::new(vec![refused(None)]);
+        plan.decide(patch("x"));
+        let next = Plan::resumed(vec![refused(None)], &plan.memory());
+        assert!(next.decide(patch("x")).is_some());
+        let third = Plan::resumed(vec![refused(None)], &next.memory());
+        assert!(third.decide(patch("x")).is_none());
+        assert_eq!(third.succeeded(patch("x")), ["refused"]);
+        for broken in ["", "1", "1:open 2:open", "x:open"] {
+            assert_eq!(Plan::resumed(vec![refused(None)], broken).memory(), "0:done", "{broken}");
+        }
     }
 }

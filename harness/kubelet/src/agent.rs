@@ -21,12 +21,13 @@ use podlab_lifecycle::{
     spec,
     status::{self, MayRun, Verdict},
 };
+use podlab_mutant::{self as mutant, Mutant};
 use podlab_timeline::{PodKey, Recorder};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     admission,
-    config::{KubeletConfig, Mutant},
+    config::KubeletConfig,
     container::{downward::Allocatable, qos_cgroup_path},
     csi::Drivers,
     host::{Host, Machine},
@@ -122,7 +123,7 @@ impl Agent {
 
     /// Whether the runtime may hold something of a Pod from before this agent.
     pub(crate) fn had_at_start(&self, uid: &str) -> bool {
-        self.config.mutant != Mutant::ForgetsWhatRuns && self.inventory.lock().contains(uid)
+        !mutant::is(Mutant::ForgetsWhatRuns) && self.inventory.lock().contains(uid)
     }
 
     /// Why Pods cannot get a network, if so.

@@ -43,8 +43,7 @@ mod users;
 mod volumes;
 
 pub use config::{
-    ConfigFileError, EvictionConfig, ImageGcConfig, ImagePulls, KubeletConfig, Mutant, ServerConfig, ServerTls,
-    ShutdownGroup,
+    ConfigFileError, EvictionConfig, ImageGcConfig, ImagePulls, KubeletConfig, ServerConfig, ServerTls, ShutdownGroup,
 };
 pub use csi::{
     AccessType, CsiError, CsiNode, CsiNodeInfo, NodeCapabilities, PluginInfo, PluginSockets, Plugins, PublishRequest,

@@ -10,6 +10,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use podlab_api::jiff::{SignedDuration, Timestamp};
+use podlab_mutant::{self as mutant, Mutant};
 
 /// First delay of crash loops and image pulls.
 pub const INITIAL: Duration = Duration::from_secs(10);
@@ -66,7 +67,8 @@ impl Backoff {
     /// Raises the delay of a key after another failure that happened at `event` and is acted upon `now`.
     pub fn next(&mut self, key: &str, event: Timestamp, now: Timestamp) {
         let fresh = self.entries.get(key).filter(|e| !self.expired(event, e)).copied();
-        let delay = fresh.map_or(self.initial, |e| (e.delay * 2).min(self.max));
+        let factor = if mutant::is(Mutant::BackoffStays) { 1 } else { 2 };
+        let delay = fresh.map_or(self.initial, |e| (e.delay * factor).min(self.max));
         self.entries.insert(key.to_owned(), Entry { delay, updated: now });
     }
 
@@ -92,7 +94,7 @@ impl Backoff {
     /// Drops every entry that nobody can be waiting for any more.
     pub fn collect(&mut self, now: Timestamp) {
         let keep = self.max * 2;
-        self.entries.retain(|_, e| since(now, e.updated) <= keep);
+        self.entries.retain(|_, e| since(now, e.updated) <= keep || mutant::is(Mutant::BackoffNeverResets));
     }
 
     fn expired(&self, event: Timestamp, e: &Entry) -> bool {
@@ -100,7 +102,7 @@ impl Backoff {
             Reset::TwiceMax => self.max * 2,
             Reset::After(d) => d,
         };
-        since(event, e.updated) > limit
+        since(event, e.updated) > limit && !mutant::is(Mutant::BackoffNeverResets)
     }
 }
 

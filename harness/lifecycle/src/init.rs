@@ -4,6 +4,7 @@
 //! decides. Source: k/k pkg/kubelet/kuberuntime/kuberuntime_container.go computeInitContainerActions.
 
 use podlab_api::core::{Container, Pod};
+use podlab_mutant::{self as mutant, Mutant};
 
 use crate::{
     actions::{Actions, Inputs, KillOrder, KillReason},
@@ -76,7 +77,7 @@ fn step_init(pod: &Pod, c: &Container, r: &ContainerRecord, walk: &Walk, actions
             Step::Going
         }
         RuntimeState::Running => Step::Going,
-        RuntimeState::Exited if r.exit_code == 0 => done(walk, actions),
+        RuntimeState::Exited if r.exit_code == 0 || mutant::is(Mutant::InitFailureIsIgnored) => done(walk, actions),
         RuntimeState::Exited => {
             if restart::after_exit(pod, c, true, r.exit_code) == restart::Decision::Leave {
                 return Step::PodFailed;

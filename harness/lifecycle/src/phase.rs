@@ -1,6 +1,7 @@
 //! `status.phase` from container statuses. Source: k/k pkg/kubelet/kubelet_pods.go getPhase.
 
 use podlab_api::core::{ContainerStatus, Pod};
+use podlab_mutant::{self as mutant, Mutant};
 
 use crate::{
     restart,
@@ -113,7 +114,8 @@ pub fn phase(
 }
 
 fn stopped(pod: &Pod, count: &Count, liveness: Liveness) -> Phase {
-    let by_exit = if count.stopped == count.succeeded { Phase::Succeeded } else { Phase::Failed };
+    let well = count.stopped == count.succeeded || mutant::is(Mutant::FailureLooksLikeSuccess);
+    let by_exit = if well { Phase::Succeeded } else { Phase::Failed };
     if liveness == Liveness::Terminal {
         return by_exit;
     }

@@ -13,6 +13,7 @@ use podlab_api::{
     core::{ContainerStatus, Probe},
     jiff::Timestamp,
 };
+use podlab_mutant::{self as mutant, Mutant};
 
 use crate::backoff;
 
@@ -226,7 +227,8 @@ impl Machine {
             return Turn::Skip;
         }
         let is_startup = self.kind == ProbeKind::Startup;
-        if (status.started == Some(true)) == is_startup { Turn::Skip } else { Turn::Probe }
+        let started = status.started == Some(true) || (!is_startup && mutant::is(Mutant::StartupHoldsNobody));
+        if started == is_startup { Turn::Skip } else { Turn::Probe }
     }
 
     /// Counts an outcome; the result to record when a threshold is reached.
@@ -237,6 +239,8 @@ impl Machine {
             (self.last, self.run) = (Some(result), 1);
         }
         let needed = match result {
+            ProbeResult::Failure if mutant::is(Mutant::OneFailureIsEnough) => 1,
+            ProbeResult::Success if mutant::is(Mutant::OneSuccessIsEnough) => 1,
             ProbeResult::Failure => self.times.failure,
             ProbeResult::Success => self.times.success,
             ProbeResult::Unknown => return None,

@@ -7,6 +7,7 @@
 //! Source: k/k pkg/kubelet/container/helpers.go ShouldContainerBeRestarted, pkg/api/v1/pod/util.go.
 
 use podlab_api::core::{Container, Pod};
+use podlab_mutant::{self as mutant, Mutant};
 
 use crate::{
     runtime::{ContainerRecord, RuntimePod, RuntimeState},
@@ -50,7 +51,7 @@ pub fn after_exit(pod: &Pod, container: &Container, init: bool, exit_code: i32) 
     }
     match effective_policy(pod, container, init) {
         RestartPolicy::Always => Decision::Restart,
-        RestartPolicy::OnFailure if exit_code != 0 => Decision::Restart,
+        RestartPolicy::OnFailure if exit_code != 0 || mutant::is(Mutant::OnFailureIsAlways) => Decision::Restart,
         RestartPolicy::OnFailure | RestartPolicy::Never => Decision::Leave,
     }
 }

@@ -8,6 +8,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use podlab_api::core::{Container, Pod};
+use podlab_mutant::{self as mutant, Mutant};
 
 use crate::{actions::KillReason, spec};
 
@@ -19,6 +20,9 @@ pub const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 /// Grace period of a Pod that is being ended, in seconds: the override of who asked, else the deletion's, else the
 /// spec's; a repeat may only shorten it. Source: calculateEffectiveGracePeriod.
 pub fn pod_grace(pod: &Pod, asked: Option<i64>, current: Option<i64>) -> i64 {
+    if mutant::is(Mutant::GraceIsForgotten) {
+        return 30;
+    }
     let wanted = asked
         .or_else(|| if spec::is_deleting(pod) { pod.metadata.deletion_grace_period_seconds } else { None })
         .or(spec::pod_spec(pod).termination_grace_period_seconds)
@@ -45,7 +49,8 @@ pub fn container_grace(pod: &Pod, container: Option<&Container>, reason: Option<
 
 /// What StopContainer is given after preStop and waiting took `spent` of `grace`.
 pub fn stop_timeout(grace: Duration, spent: Duration) -> Duration {
-    grace.saturating_sub(spent).max(MINIMUM_GRACE)
+    let counted = if mutant::is(Mutant::PreStopIsFree) { Duration::ZERO } else { spent };
+    grace.saturating_sub(counted).max(MINIMUM_GRACE)
 }
 
 /// For each running container, those that must have ended before it gets its TERM: a sidecar outlives every regular
@@ -54,6 +59,9 @@ pub fn outlives(pod: &Pod, running: &[String]) -> BTreeMap<String, Vec<String>> 
     let runs = |name: &String| running.contains(name);
     let mut later: Vec<String> = spec::containers(pod).iter().map(|c| c.name.clone()).filter(runs).collect();
     let mut out: BTreeMap<String, Vec<String>> = running.iter().map(|n| (n.clone(), Vec::new())).collect();
+    if mutant::is(Mutant::SidecarsGoFirst) {
+        return out;
+    }
     for c in spec::init_containers(pod).iter().rev().filter(|c| spec::is_sidecar(c)) {
         if out.contains_key(&c.name) {
             out.insert(c.name.clone(), later.clone());

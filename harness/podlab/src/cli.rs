@@ -159,6 +159,34 @@ pub(crate) enum Verb {
         #[arg(long, hide = true)]
         mutant: bool,
     },
+    /// Play known-bad changes to the components against the trials that are to notice them. Not in release builds.
+    Mutants {
+        /// Only these; all of them when absent.
+        names: Vec<String>,
+        /// Only a tenth.
+        #[arg(long)]
+        tenth: bool,
+        /// Folder of scenarios.
+        #[arg(long, default_value = "scenarios")]
+        scenarios: PathBuf,
+        /// How many trials at a time.
+        #[arg(short, long, default_value_t = 2)]
+        jobs: usize,
+        /// Seed of every component's randomness.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Folder for logs and the table.
+        #[arg(long, default_value = "target/reports/mutants")]
+        out: PathBuf,
+        /// Keep the table in this file too.
+        #[arg(long, value_name = "FILE")]
+        keep: Option<PathBuf>,
+    },
+    /// Write down the calls at a gRPC seam, play them against a plugin alone, or answer as they were answered.
+    Tape {
+        #[command(subcommand)]
+        action: TapeAction,
+    },
     /// Check scenarios without playing them.
     Lint {
         /// Folder of scenarios.
@@ -310,6 +338,9 @@ pub(crate) struct E2e {
     /// Folder of recorded timelines; a scenario that keeps one fails when it is not the recorded one.
     #[arg(long, default_value = "reports/snapshots/timelines")]
     pub(crate) snapshots: PathBuf,
+    /// Record the calls at a seam (`cri`, `csi`) of every node; may be repeated. The tapes are beside each trial's log.
+    #[arg(long, value_name = "SEAM", value_parser = seam)]
+    pub(crate) record: Vec<podlab_tape::Seam>,
     /// Value of a parameter of those scenarios that have it, `name=value`; may be repeated.
     #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
     pub(crate) param: Vec<(String, String)>,
@@ -550,6 +581,44 @@ pub(crate) struct NodeName {
 }
 
 #[derive(Debug, Subcommand)]
+pub(crate) enum TapeAction {
+    /// Stand between a caller and a plugin and write down what passes, until SIGTERM.
+    Record {
+        /// Which protocol.
+        #[arg(value_parser = seam)]
+        seam: podlab_tape::Seam,
+        /// Where the caller connects, `unix:///path/to.sock`.
+        #[arg(long, value_parser = unix)]
+        listen: PathBuf,
+        /// Where the plugin listens.
+        #[arg(long, value_parser = unix)]
+        plugin: PathBuf,
+        /// The tape; one that is there is gone on with.
+        #[arg(long)]
+        out: PathBuf,
+    },
+    /// Play a tape against a plugin alone; 1 when it answers differently.
+    Replay {
+        /// The tape.
+        tape: PathBuf,
+        /// Where the plugin listens, `unix:///path/to.sock`.
+        #[arg(long, value_parser = unix)]
+        against: PathBuf,
+        /// Paths that begin with /from begin with /to there, and what a caller prepares is prepared below it.
+        #[arg(long, value_name = "/FROM=/TO", value_parser = moved)]
+        moved: Option<(PathBuf, PathBuf)>,
+    },
+    /// Answer calls as the tape says, until SIGTERM.
+    Serve {
+        /// The tape.
+        tape: PathBuf,
+        /// Where to listen, `unix:///path/to.sock`.
+        #[arg(long, value_parser = unix)]
+        listen: PathBuf,
+    },
+}
+
+#[derive(Debug, Subcommand)]
 pub(crate) enum ImageAction {
     /// Put archives on all nodes under their names.
     Load {
@@ -576,6 +645,19 @@ pub(crate) enum ImageAction {
         #[command(flatten)]
         name: Name,
     },
+}
+
+/// A seam that can be recorded.
+fn seam(text: &str) -> Result<podlab_tape::Seam, String> {
+    podlab_tape::Seam::of(text).ok_or_else(|| "there are cri and csi".to_owned())
+}
+
+/// Two paths, `FROM=TO`.
+fn moved(text: &str) -> Result<(PathBuf, PathBuf), String> {
+    match text.split_once('=') {
+        Some((from, to)) if from.starts_with('/') && to.starts_with('/') => Ok((from.into(), to.into())),
+        _ => Err("write it as /from=/to".to_owned()),
+    }
 }
 
 /// CPUs as thousandths: `2`, `1500m`, `0.5`.

@@ -7,6 +7,7 @@ use podlab_api::ApiError;
 use podlab_client::{Client, http::HttpApi, kubeconfig};
 use podlab_clock::Clock;
 use podlab_scenario::{AgentAction, NodeAction};
+use podlab_tape::{Replayed, Tape};
 use podlab_testbed::{AgentCommand, Cluster, Cost, Holding, world::VirtualCluster};
 use podlab_timeline::{Entry, Recorder, fold::read_log};
 
@@ -57,6 +58,10 @@ pub(crate) trait Backend: Send + Sync {
     /// Whether [`Backend::holdings`] can be asked for.
     fn sees_nodes(&self) -> bool {
         true
+    }
+    /// Plays a tape against the simulated runtime of a node.
+    async fn replay(&self, _node: &str, _tape: &Tape) -> Result<Replayed, StepError> {
+        Err(StepError::Broken("a tape is played in the virtual world alone".into()))
     }
     /// How long to go on watching when the last step is done, so that what it set in motion belongs to the run.
     fn settle(&self) -> std::time::Duration;
@@ -259,6 +264,10 @@ impl Backend for VirtualBackend {
 
     async fn holdings(&self, node: &str) -> Result<Vec<Holding>, StepError> {
         self.cluster.holdings(node).map_err(unknown)
+    }
+
+    async fn replay(&self, node: &str, tape: &Tape) -> Result<Replayed, StepError> {
+        self.cluster.replay(node, tape).await.map_err(unknown)
     }
 
     fn settle(&self) -> std::time::Duration {

@@ -3,8 +3,9 @@
 
 use std::{collections::BTreeSet, path::Path};
 
+use podlab_mutant::Mutant;
 use podlab_scenario::Scenario;
-use podlab_testbed::world::{Choice, Disturbance, Mutant};
+use podlab_testbed::world::{Choice, Disturbance};
 
 use crate::{Outcome, Played, VirtualOptions, play_virtual};
 
@@ -39,8 +40,8 @@ pub struct Subject<'a> {
     pub path: &'a Path,
     /// Its content.
     pub scenario: &'a Scenario,
-    /// A fault put into the agent on purpose.
-    pub mutant: Mutant,
+    /// A known-bad change to the components.
+    pub mutant: Option<Mutant>,
 }
 
 impl Subject<'_> {

@@ -15,8 +15,11 @@ mod invariants;
 mod judge;
 mod kept;
 mod leaks;
+#[cfg(feature = "libtest")]
+pub mod library;
 mod load;
 mod monitors;
+pub mod mutants;
 mod overcommit;
 mod owed;
 pub mod parity;
@@ -24,6 +27,7 @@ mod perform;
 pub mod place;
 mod play;
 mod player;
+mod proof;
 pub mod quarantine;
 mod recorded;
 mod scope;
@@ -32,6 +36,7 @@ pub mod session;
 mod steps;
 pub mod suite;
 mod summary;
+mod tape;
 mod temporal;
 mod watch;
 

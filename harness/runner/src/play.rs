@@ -7,10 +7,12 @@ use std::{
 };
 
 use podlab_clock::{Clock, Mono};
-use podlab_scenario::Scenario;
+use podlab_mutant::Mutant;
+use podlab_scenario::{RecordSeam, Scenario};
+use podlab_tape::Seam;
 use podlab_testbed::{
-    Cluster, ClusterSpec, Zygote,
-    world::{self, Choice, Disturbance, Mutant, VirtualCluster, WorldSpec},
+    Cluster, ClusterSpec, Tapes, Zygote,
+    world::{self, Choice, Disturbance, VirtualCluster, WorldSpec},
 };
 use podlab_timeline::{
     Entry, Event, PodKey, PodTimeline,
@@ -23,6 +25,7 @@ use crate::{
     invariants,
     monitors::Broken,
     perform::{Limits, perform},
+    proof::unfired,
     steps::chain,
 };
 
@@ -48,6 +51,10 @@ pub struct PlayOptions {
     pub pause: bool,
     /// Told how a load stands.
     pub look: Option<tokio::sync::watch::Sender<podlab_measure::Progress>>,
+    /// A known-bad change to the components, to see that it is found.
+    pub mutant: Option<Mutant>,
+    /// On real containers: seams to record beside those that the scenario names; the tapes are in `tapes` beside its log.
+    pub record: Vec<Seam>,
 }
 
 /// What came of it. The words are kept apart everywhere.
@@ -195,7 +202,7 @@ pub(crate) fn conclude(trial: &mut Trial, scenario: &Scenario, entries: &[Entry]
         trial.outcome = Outcome::Failed(failure(&format!("monitor {monitor}"), what));
     }
     if trial.outcome == Outcome::Passed
-        && let Some(why) = unfired(scenario, entries)
+        && let Some(why) = unfired(&scenario.faults, entries)
     {
         trial.outcome = Outcome::Invalid(why);
     }
@@ -222,8 +229,8 @@ pub struct VirtualOptions {
     pub seed: u64,
     /// What the seed may disturb.
     pub disturbance: Disturbance,
-    /// A fault put into the agent on purpose, to see that it is found.
-    pub mutant: Mutant,
+    /// A known-bad change to the components, to see that it is found.
+    pub mutant: Option<Mutant>,
     /// Ends the steps when cancelled.
     pub interrupt: CancellationToken,
 }
@@ -235,6 +242,8 @@ pub fn play_virtual(name: &str, path: &Path, scenario: &Scenario, options: &Virt
     let start = real.now();
     let mut played =
         Played { trial: blank(name, scenario, start, PathBuf::new()), entries: Vec::new(), choices: BTreeMap::new() };
+    // A world lives on one thread, and so does what is wrong with it.
+    let _on = podlab_mutant::on_thread(options.mutant);
     let done = world::run(|| in_world(path, scenario, options, &mut played));
     played.trial.outcome = done.unwrap_or_else(|e| Outcome::Broken(failure("boot", e.to_string())));
     played.trial.duration = real.now().since(start);
@@ -254,7 +263,7 @@ async fn in_world(path: &Path, scenario: &Scenario, options: &VirtualOptions, pl
     // Calls that take their time add up; what they may add to a duration is not a failure of what is measured.
     let slack = if options.disturbance.latency { SLACK } else { Duration::ZERO };
     let (disturbance, nodes) = (options.disturbance.clone(), cluster.node_names());
-    let booted = VirtualCluster::boot(WorldSpec { cluster, disturbance, mutant: options.mutant }).await;
+    let booted = VirtualCluster::boot(WorldSpec { cluster, disturbance }).await;
     let cluster = match booted {
         Ok(cluster) => cluster,
         Err(e) => return Outcome::Broken(failure("boot", chain(&e))),
@@ -280,15 +289,6 @@ async fn in_world(path: &Path, scenario: &Scenario, options: &VirtualOptions, pl
 
 pub(crate) fn failure(step: &str, why: String) -> Failure {
     Failure { step: step.to_owned(), why, context: String::new() }
-}
-
-/// A fault that did not do its work makes the run worthless, whatever else held.
-fn unfired(scenario: &Scenario, entries: &[Entry]) -> Option<String> {
-    scenario.faults.iter().find_map(|fault| {
-        let fired = entries.iter().filter(|e| matches!(&e.event, Event::Run(v) if v.get("faultFired").and_then(|f| f.as_str()) == Some(&fault.id))).count();
-        let wanted = fault.must.fired?;
-        (u32::try_from(fired) != Ok(wanted)).then(|| format!("fault {} must have fired {wanted} times, and fired {fired}", fault.id))
-    })
 }
 
 fn snapshot_of(pods: &[String], timelines: &BTreeMap<PodKey, PodTimeline>) -> String {
@@ -322,12 +322,18 @@ async fn on_cluster(
         Ok(log) => log,
         Err(why) => return broken("prepare", why),
     };
+    let tapes = match tapes(scenario, options, &dir) {
+        Ok(tapes) => tapes,
+        Err(e) => return broken("prepare", format!("tapes: {e}")),
+    };
     let spec = ClusterSpec {
+        tapes,
         nodes: scenario.cluster.nodes,
         node_cpu_milli: scenario.cluster.node_cpu_milli,
         tied_to_runner: true,
         seed: options.seed,
         run_log: Some(log.clone()),
+        mutant: options.mutant,
         faults: scenario.faults.clone(),
         ..ClusterSpec::named(&unique_name())
     };
@@ -348,6 +354,25 @@ async fn on_cluster(
     // Ending it blocks for a few milliseconds; other trials run on other threads.
     drop(cluster);
     outcome
+}
+
+/// What to record, in a fresh folder beside the log.
+fn tapes(scenario: &Scenario, options: &PlayOptions, dir: &Path) -> std::io::Result<Option<Tapes>> {
+    let named = scenario.record.iter().map(|r| match r {
+        RecordSeam::Cri => Seam::Cri,
+        RecordSeam::Csi => Seam::Csi,
+    });
+    let mut seams: Vec<Seam> = named.collect();
+    seams.extend(options.record.iter().filter(|s| !seams.contains(s)).copied().collect::<Vec<_>>());
+    if seams.is_empty() {
+        return Ok(None);
+    }
+    let dir = std::path::absolute(dir.join("tapes"))?;
+    match std::fs::remove_dir_all(&dir) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
+        _ => std::fs::create_dir_all(&dir)?,
+    }
+    Ok(Some(Tapes { dir, seams }))
 }
 
 /// A name no other run has: pid and a counter.

@@ -155,6 +155,7 @@ impl Stage<'_> {
             Step::Elapsed(e) => self.elapsed(e).await,
             Step::Rpc(counts) => self.rpc(counts),
             Step::LeakFree(kinds) => self.leak_free(kinds).await,
+            Step::Replay(r) => self.replay(r).await,
             Step::Expect(e) => self.expect(e).await,
             Step::Never(n) => self.never(n).await,
             Step::Order(o) => self.in_the_log(o.within.map_or(SETTLE, |w| w.0), |log, _| temporal::order(o, log)).await,

@@ -52,7 +52,7 @@ impl Ready {
     pub fn play_virtual(&self, options: &PlayOptions) -> Trial {
         // A run that nobody gave a seed must still be one that can be repeated.
         let (seed, interrupt) = (options.seed.max(1), options.interrupt.clone());
-        let how = VirtualOptions { seed, interrupt, ..VirtualOptions::default() };
+        let how = VirtualOptions { seed, interrupt, mutant: options.mutant, ..VirtualOptions::default() };
         let name = self.trial_name(World::Virtual);
         let played = play_virtual(&name, &self.path, &self.scenario, &how);
         let mut trial = played.trial;
@@ -184,7 +184,13 @@ fn unplayed(ready: &Ready, world: World) -> Trial {
 }
 
 /// Plays one trial. One that panics is broken; none is ever lost.
-async fn one(zygote: Option<Arc<Zygote>>, place: Place, ready: &Ready, world: World, options: PlayOptions) -> Trial {
+pub(crate) async fn one(
+    zygote: Option<Arc<Zygote>>,
+    place: Place,
+    ready: &Ready,
+    world: World,
+    options: PlayOptions,
+) -> Trial {
     let broken = |why: String| Trial {
         outcome: Outcome::Broken(crate::Failure { step: "whole trial".into(), why, context: String::new() }),
         ..unplayed(ready, world)

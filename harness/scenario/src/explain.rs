@@ -108,7 +108,10 @@ fn fault(f: &Fault) -> String {
         At::Cni(c) => format!("CNI {}", c.command),
         At::Cri(m) => format!("CRI {}", m.method),
         At::Csi(m) => format!("CSI {}", m.method),
-        At::Api(c) => format!("API {} of {}", c.verb, c.resource),
+        At::Api(c) => {
+            let by = c.client.as_ref().map(|w| format!(" by {w}")).unwrap_or_default();
+            format!("API {} of {}{by}", c.verb, c.resource)
+        }
     };
     let which = match f.when.nth.as_slice() {
         [] => "Every".to_owned(),
@@ -124,9 +127,15 @@ fn fault(f: &Fault) -> String {
             format!("kills its caller {when} it takes effect; the next starts {down_ms} ms later")
         }
         Effect::DropReply { msg } => format!("is made, but its caller gets \"{msg}\""),
+        Effect::DropRequest { msg } => format!("is not made, and its caller gets \"{msg}\""),
+        Effect::Duplicate => "is made twice".to_owned(),
+        Effect::Stale => "is answered as the time before".to_owned(),
+        Effect::Truncate { after } => format!("ends after {after} parts"),
+        Effect::SlowTrickle { ms } => format!("comes in parts, {ms} ms apart"),
     };
     let must = f.must.fired.map(|n| format!("; that must happen {n} times")).unwrap_or_default();
-    format!("{which} {call}{pod} {effect}{must} (fault `{}`).", f.id)
+    let heals = f.must.healed_by.map(|s| format!("; {} later one must succeed", span(s))).unwrap_or_default();
+    format!("{which} {call}{pod} {effect}{must}{heals} (fault `{}`).", f.id)
 }
 
 /// A step in one sentence, without the steps inside it.
@@ -185,6 +194,12 @@ pub fn sentence(step: &Step) -> String {
                 (None, n) => format!("{call} at least {} times", n.unwrap_or(1)),
             });
             format!("The run has seen {}.", each.collect::<Vec<_>>().join(", "))
+        }
+        Step::Replay(r) => {
+            format!(
+                "The simulated runtime of {} answers the calls of the tape {} as the recorded one did.",
+                r.node, r.tape
+            )
         }
         Step::LeakFree(kinds) => {
             let kinds: Vec<String> = kinds.iter().map(|k| format!("{k:?}").to_lowercase()).collect();

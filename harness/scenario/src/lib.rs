@@ -21,6 +21,7 @@ mod schema;
 mod shape;
 mod source;
 mod steps;
+mod tape;
 mod template;
 mod temporal;
 #[cfg(test)]
@@ -45,10 +46,12 @@ pub use flow::{
 pub use load::{LoadError, discover, load, load_all, parse, parse_all};
 pub use model::{ApiVersion, ClusterNeeds, Kind, Scenario, Snapshot, Worlds};
 pub use needs::Capability;
+pub use podlab_fault::Fault;
 pub use problem::{Mark, Problem};
 pub use schema::{LIBRARY_SCHEMA_FILE, SCHEMA_FILE, library_schema, schema};
 pub use source::Source;
 pub use steps::{AgentAction, Apply, Delete, Exec, LabelNode, NodeAction, Pause, Step};
+pub use tape::{Except, RecordSeam, Replay};
 pub use template::fill;
 pub use temporal::{Between, Monotone, Order, Times, Within};
 pub use time::Span;

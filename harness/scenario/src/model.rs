@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::{Allow, Budgets, Capability, Gate, Invariant, Measure, Source, Span, Step, Workload};
+use crate::{Allow, Budgets, Capability, Gate, Invariant, Measure, RecordSeam, Source, Span, Step, Workload};
 
 /// The only version there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -122,6 +122,9 @@ pub struct Scenario {
     /// What is kept of it.
     #[serde(default)]
     pub snapshot: Option<Snapshot>,
+    /// Seams whose calls are written on tapes, one for each node, beside the run log; on real containers.
+    #[serde(default)]
+    pub record: Vec<RecordSeam>,
     /// From boot to the last step it may take this long.
     #[serde(default)]
     pub budget: Option<Span>,

@@ -10,6 +10,7 @@ use crate::{
     asserts::{Checkpoint, Elapsed, Eventually, Exactly, Holds, Leak, LogMatch, RpcCount, StatusIs},
     cel::Cel,
     flow::{Expect, ForEach, Group, If, Never, Repeat, Retry, Use},
+    tape::Replay,
     temporal::{Between, Monotone, Order, Times, Within},
 };
 
@@ -77,6 +78,8 @@ pub enum Step {
     Rpc(BTreeMap<String, RpcCount>),
     /// Demands that nothing is left of deleted Pods on any node.
     LeakFree(Vec<Leak>),
+    /// Demands that a simulated runtime answers calls of a tape as a real one did. Only in the virtual world.
+    Replay(Replay),
     /// Demands that an expression is true.
     Expect(Expect),
     /// Demands that something does not come about for a while.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use podlab_api::{matching::selects, policy::PodDisruptionBudget};
+use podlab_mutant::{self as mutant, Mutant};
 
 use crate::{
     cache::{Cache, NodeInfo},
@@ -55,6 +56,9 @@ pub(crate) fn preempt(
             Some(candidate) => candidates.push(candidate),
             None => no_victims += 1,
         }
+    }
+    if mutant::is(Mutant::PreemptsNobody) {
+        candidates.clear();
     }
     let best = candidates.into_iter().min_by_key(|c| {
         let highest = c.victims.iter().map(|v| v.priority).max().unwrap_or(i32::MIN);

@@ -10,10 +10,12 @@
     reason = "they panic when a log file lies on a full disk: telemetry::say"
 )]
 
+mod api_tap;
 mod capsule;
 mod cgroup;
 mod cluster;
 mod cost;
+mod effects;
 mod holdings;
 mod host;
 mod inside;
@@ -36,7 +38,7 @@ pub use plane::LocalApi;
 pub use podlab_api::{parse_milli, parse_quantity};
 pub use podlab_cri::init::AgentCommand;
 pub use podlab_kubelet::ConfigFileError;
-pub use spec::{ClusterSpec, Durability, Planted, Tracing};
+pub use spec::{ClusterSpec, Durability, Planted, Tapes, Tracing};
 pub use state::{StateDir, StateError, collect_garbage, root as state_root};
 pub use zygote::Zygote;
 

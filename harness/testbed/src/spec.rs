@@ -19,6 +19,15 @@ pub enum Durability {
     Always,
 }
 
+/// Tapes that every node records: `<dir>/<node>.<seam>.jsonl`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tapes {
+    /// Folder, which exists.
+    pub dir: PathBuf,
+    /// Which seams.
+    pub seams: Vec<podlab_tape::Seam>,
+}
+
 /// A cluster to boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterSpec {
@@ -66,6 +75,12 @@ pub struct ClusterSpec {
     /// A phase made slower on purpose, to see that a comparison finds it.
     #[serde(default)]
     pub planted: Option<Planted>,
+    /// Tapes to record.
+    #[serde(default)]
+    pub tapes: Option<Tapes>,
+    /// A known-bad change to its components, for tests of what is to find it.
+    #[serde(default)]
+    pub mutant: Option<podlab_mutant::Mutant>,
 }
 
 /// Whether the components of a cluster write down what they do.
@@ -111,6 +126,8 @@ impl ClusterSpec {
             api_listen: None,
             tracing: Tracing::On,
             planted: None,
+            tapes: None,
+            mutant: None,
         }
     }
 

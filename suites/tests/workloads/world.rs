@@ -6,7 +6,7 @@ use podlab_api::{KubeType, core::Pod};
 use podlab_client::{Client, ListOptions, PatchKind};
 use podlab_testbed::{
     ClusterSpec,
-    world::{Disturbance, Mutant, VirtualCluster, WorldSpec, run},
+    world::{Disturbance, VirtualCluster, WorldSpec, run},
 };
 use serde_json::Value;
 
@@ -22,7 +22,7 @@ pub struct World {
 pub fn in_world<F: Future<Output = ()>>(nodes: u8, test: impl FnOnce(World) -> F) {
     let done = run(|| async move {
         let cluster = ClusterSpec { nodes, seed: 7, ..ClusterSpec::named("workloads") };
-        let spec = WorldSpec { cluster, disturbance: Disturbance::default(), mutant: Mutant::Sound };
+        let spec = WorldSpec { cluster, disturbance: Disturbance::default() };
         let cluster = VirtualCluster::boot(spec).await.unwrap();
         cluster.wait_ready(Duration::from_secs(60)).await.unwrap();
         let client = cluster.client();

@@ -15,7 +15,7 @@ use podlab_client::{Client, DeleteOptions, WatchOptions, WatchType};
 use podlab_clock::{Clock, Mono};
 use podlab_testbed::{
     ClusterSpec,
-    world::{self, Disturbance, Mutant, VirtualCluster, WorldSpec},
+    world::{self, Disturbance, VirtualCluster, WorldSpec},
 };
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ fn secs(s: u64) -> Duration {
 fn on_cluster<F: Future<Output = ()>>(nodes: u8, test: impl FnOnce(Rc<VirtualCluster>) -> F) {
     let played = world::run(|| async {
         let cluster = ClusterSpec { nodes, seed: 3, ..ClusterSpec::named("virtual") };
-        let spec = WorldSpec { cluster, disturbance: Disturbance::default(), mutant: Mutant::Sound };
+        let spec = WorldSpec { cluster, disturbance: Disturbance::default() };
         let cluster = Rc::new(VirtualCluster::boot(spec).await.unwrap());
         cluster.wait_ready(secs(60)).await.unwrap();
         test(cluster.clone()).await;

@@ -11,7 +11,7 @@ use podlab_clock::Clock;
 use podlab_measure::{Subject, small_pod};
 use podlab_testbed::{
     ClusterSpec,
-    world::{self, Disturbance, Mutant, VirtualCluster, WorldSpec},
+    world::{self, Disturbance, VirtualCluster, WorldSpec},
 };
 use podlab_timeline::{Entry, Event};
 use serde_json::{Value, json};
@@ -48,7 +48,7 @@ fn calls(entries: &[Entry], out: &mut Counts) {
 /// The life of one Pod on a node that has had one before.
 async fn life(pod: Object) -> Counts {
     let cluster = ClusterSpec { seed: 1, ..ClusterSpec::named("virtual") };
-    let spec = WorldSpec { cluster, disturbance: Disturbance::default(), mutant: Mutant::default() };
+    let spec = WorldSpec { cluster, disturbance: Disturbance::default() };
     let cluster = VirtualCluster::boot(spec).await.expect("it boots");
     cluster.wait_ready(WITHIN).await.expect("it becomes ready");
     let (client, clock): (Client, Clock) = (cluster.client(), cluster.clock());

@@ -6,7 +6,7 @@ use podlab_clock::Rng;
 use podlab_measure::{Arrivals, Load, LoadReport, Progress, StopWhen, deletion, drive, indicator, small_pod, split};
 use podlab_testbed::{
     ClusterSpec,
-    world::{self, Disturbance, Mutant, VirtualCluster, WorldSpec},
+    world::{self, Disturbance, VirtualCluster, WorldSpec},
 };
 use podlab_timeline::Entry;
 use serde_json::Value;
@@ -35,7 +35,7 @@ fn missing_image(mut load: Load) -> Load {
 fn played(load: &Load) -> (LoadReport, Vec<Entry>, usize) {
     let run = || async {
         let cluster = ClusterSpec { seed: 1, ..ClusterSpec::named("virtual") };
-        let spec = WorldSpec { cluster, disturbance: Disturbance::default(), mutant: Mutant::default() };
+        let spec = WorldSpec { cluster, disturbance: Disturbance::default() };
         let cluster = VirtualCluster::boot(spec).await.expect("it boots");
         cluster.wait_ready(WITHIN).await.expect("it becomes ready");
         let mut most = 0;

@@ -4,6 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use podlab_api::{ApiError, Object, Reason, jiff::Timestamp};
+use podlab_mutant::{self as mutant, Mutant};
 use podlab_store::{StoreError, Stored};
 use serde_json::Value;
 
@@ -145,7 +146,7 @@ impl ApiServer {
                 }
             }
         } else if kind.resource.kind == "Pod" {
-            let grace = pod_grace(old, request.grace);
+            let grace = if mutant::is(Mutant::DeletesAtOnce) { 0 } else { pod_grace(old, request.grace) };
             self.mark(&mut new, grace);
             graceful = true;
         }

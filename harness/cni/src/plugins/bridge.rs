@@ -10,6 +10,7 @@ use std::{
 };
 
 use nix::errno::Errno;
+use podlab_mutant::{self as mutant, Mutant};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -90,7 +91,7 @@ fn add(i: &Invocation) -> Result<CniResult, CniError> {
     if i.config.flag("hairpinMode") && i.config.flag("promiscMode") {
         return Err(CniError::new(CniError::CONFIG, "cannot set hairpin mode and promiscuous mode at the same time"));
     }
-    let static_ip = annotated_ip(i)?;
+    let static_ip = annotated_ip(i)?.filter(|_| !mutant::is(Mutant::AnnotationIsIgnored));
     let host = Netlink::open().map_err(netlink("failed to open netlink"))?;
     let bridge = match host.link(bridge_name(i)) {
         Ok(link) if link.up => link,

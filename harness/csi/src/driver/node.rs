@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use nix::{mount::MsFlags, sys::statvfs::statvfs};
+use podlab_mutant::{self as mutant, Mutant};
 use tonic::{Request, Response, Status};
 
 use super::{Service, missing, mounts, required};
@@ -66,6 +67,7 @@ impl Node for Service {
         let flags = flags_of(capability);
         match look(path, &data)? {
             Found::Nothing => mounts::bind(&data, path, flags).map_err(io("stage the volume"))?,
+            Found::This { .. } if mutant::is(Mutant::StagesOnce) => return Err(Status::internal("staged already")),
             Found::This { read_only } if read_only == flags.contains(MsFlags::MS_RDONLY) => {}
             Found::This { .. } => return Err(Status::already_exists("the volume is staged there in another way")),
             Found::Other => {
@@ -89,6 +91,9 @@ impl Node for Service {
         let _turn = self.volumes.turn(&r.volume_id)?;
         // A volume that has gone is not staged; what is left of its mount goes too.
         mounts::unmount(Path::new(&r.staging_target_path)).map_err(io("unstage the volume"))?;
+        if mutant::is(Mutant::VolumesComeEmpty) {
+            self.volumes.clear(&r.volume_id).map_err(io("clear the volume"))?;
+        }
         Ok(Response::new(NodeUnstageVolumeResponse {}))
     }
 
@@ -119,7 +124,8 @@ impl Node for Service {
             )));
         }
         let mut flags = flags_of(capability);
-        flags.set(MsFlags::MS_RDONLY, r.readonly || flags.contains(MsFlags::MS_RDONLY));
+        let read_only = r.readonly || mutant::is(Mutant::PublishesReadOnly);
+        flags.set(MsFlags::MS_RDONLY, read_only || flags.contains(MsFlags::MS_RDONLY));
         match look(target, &data)? {
             Found::Nothing => mounts::bind(staging, target, flags).map_err(io("publish the volume"))?,
             Found::This { read_only } if read_only == flags.contains(MsFlags::MS_RDONLY) => {}

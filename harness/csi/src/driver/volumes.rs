@@ -152,6 +152,15 @@ impl Volumes {
         }
     }
 
+    /// Removes what a volume holds: what a driver must never do by itself, see `podlab_mutant`.
+    pub(super) fn clear(&self, id: &str) -> io::Result<()> {
+        for entry in fs::read_dir(self.data(id))? {
+            let path = entry?.path();
+            if path.is_dir() { fs::remove_dir_all(path)? } else { fs::remove_file(path)? }
+        }
+        Ok(())
+    }
+
     /// The file system below the volumes.
     pub(super) fn usage(&self) -> io::Result<Statvfs> {
         Ok(statvfs(&self.root)?)

@@ -202,20 +202,6 @@ pub struct KubeletConfig {
     pub sync_period: Duration,
     /// Whether the agent makes its Node itself.
     pub register_node: bool,
-    /// A fault put in on purpose, for tests of what is to find it.
-    #[doc(hidden)]
-    pub mutant: Mutant,
-}
-
-/// Faults that can be put into the agent on purpose, to see that a search finds them. Nothing but such a test sets one.
-#[doc(hidden)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mutant {
-    /// None.
-    #[default]
-    Sound,
-    /// An agent that starts takes no notice of the containers its predecessor left.
-    ForgetsWhatRuns,
 }
 
 impl KubeletConfig {
@@ -266,7 +252,6 @@ impl KubeletConfig {
             allowed_unsafe_sysctls: Vec::new(),
             sync_period: podlab_lifecycle::worker::RESYNC,
             register_node: true,
-            mutant: Mutant::Sound,
         }
     }
 

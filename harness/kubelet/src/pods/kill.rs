@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use futures::future::join_all;
 use podlab_api::core::Pod;
 use podlab_lifecycle::{actions::KillReason, spec, termination};
+use podlab_mutant::{self as mutant, Mutant};
 use podlab_timeline::{Outcome, PodKey};
 use tokio::sync::watch;
 
@@ -69,6 +70,7 @@ impl Kill<'_> {
         if let (Some(pod), Some((kind, c))) = (self.pod, &found)
             && let Some(hook) = c.lifecycle.as_ref().and_then(|l| l.pre_stop.as_ref())
             && !grace.is_zero()
+            && !mutant::is(Mutant::PreStopIsSkipped)
         {
             let ip = agent.status.get(&self.key.uid).and_then(|s| s.pod_ip).unwrap_or_default();
             let start = agent.recorder.now();

@@ -27,6 +27,7 @@ use podlab_lifecycle::{
     status::{MayRun, merge, stamp, with_readiness, with_started},
     words::{Phase, condition},
 };
+use podlab_mutant::{self as mutant, Mutant};
 use podlab_timeline::{PodKey, Recorder, Stage};
 use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -318,7 +319,7 @@ impl StatusManager {
                     }
                     return if spec::is_mirror(&pod) { self.observe_mirror(uid, &pod) } else { self.observe(&pod) };
                 }
-                Err(e) if lost(&e) => return,
+                Err(e) if lost(&e) || mutant::is(Mutant::StatusWrittenOnce) => return,
                 Err(error) => {
                     tracing::warn!(pod = key.name, %error, "status not written");
                     if shutdown.run_until_cancelled(self.clock.sleep(pause)).await.is_none() {

@@ -50,6 +50,7 @@ pub(crate) struct Options {
     pub(crate) param: Vec<(String, String)>,
     /// Show how a load stands.
     pub(crate) live: bool,
+    pub(crate) record: Vec<podlab_tape::Seam>,
 }
 
 /// Exit code of a run somebody ended.
@@ -106,6 +107,8 @@ pub(crate) fn run(o: &Options) -> Result<ExitCode> {
         interrupt: interrupt.clone(),
         pause: o.pause,
         look: o.live.then(|| look.clone()),
+        record: o.record.clone(),
+        ..PlayOptions::default()
     };
     let place = runtime.block_on(place::connect(o.at.backend, &o.at.cluster, &o.out))?;
     // What is recorded is the timeline of an embedded cluster.

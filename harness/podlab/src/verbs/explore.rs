@@ -9,11 +9,11 @@ use std::{
 use anyhow::{Context, Result, bail};
 use parking_lot::Mutex;
 use podlab_clock::Clock;
+use podlab_mutant::Mutant;
 use podlab_runner::{
     explore::{Found, Subject},
     suite,
 };
-use podlab_testbed::world::Mutant;
 
 use crate::out::{complain, say};
 
@@ -43,7 +43,7 @@ pub(crate) fn run(o: &Options) -> Result<ExitCode> {
     if ready.worlds(Some(suite::World::Virtual)).is_empty() {
         bail!("{} is not played in the virtual world; it needs `clock: virtual` or `clock: both`", ready.name);
     }
-    let mutant = if o.mutant { Mutant::ForgetsWhatRuns } else { Mutant::Sound };
+    let mutant = o.mutant.then_some(Mutant::ForgetsWhatRuns);
     let subject = Subject { name: &ready.name, path: &ready.path, scenario: &ready.scenario, mutant };
     let clock = Clock::real();
     let start = clock.now();

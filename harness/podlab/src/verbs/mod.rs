@@ -9,6 +9,7 @@ mod enter;
 mod explore;
 mod image;
 mod lint;
+mod mutants;
 mod node;
 mod parity;
 mod place;
@@ -17,6 +18,7 @@ mod push;
 mod registry;
 mod report;
 mod stress;
+mod tape;
 
 use std::process::ExitCode;
 
@@ -57,6 +59,10 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Verb::Explore { scenario, scenarios, runs, seed, jobs, out, mutant } => {
             explore::run(&explore::Options { scenario, scenarios, runs, seed, jobs, out, mutant })
         }
+        Verb::Mutants { names, tenth, scenarios, jobs, seed, out, keep } => {
+            mutants::run(&mutants::Options { names, tenth, scenarios, jobs, seed, out, keep })
+        }
+        Verb::Tape { action } => tape::act(action),
         Verb::Lint { scenarios, list, explain, format } => {
             lint::run(&lint::Options { scenarios, list, explain, format })
         }
@@ -106,5 +112,6 @@ fn e2e_options(e: E2e) -> e2e::Options {
         snapshots: e.snapshots,
         param: e.param,
         live: true,
+        record: e.record,
     }
 }

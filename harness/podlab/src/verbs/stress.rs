@@ -64,6 +64,7 @@ pub(crate) fn run(o: Options) -> Result<ExitCode> {
         format: o.format,
         param: o.param,
         snapshots: PathBuf::from("reports/snapshots/timelines"),
+        record: Vec::new(),
         live: true,
     })
 }

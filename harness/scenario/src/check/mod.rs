@@ -36,6 +36,12 @@ pub(crate) fn check(scenario: &Scenario, path: &Path) -> Vec<(String, String)> {
     if scenario.snapshot.as_ref().is_some_and(|s| s.timeline.is_empty()) {
         say("snapshot.timeline", "it keeps the timeline of no Pod");
     }
+    if !scenario.record.is_empty() && !scenario.clock.real() {
+        say("record", "it needs real containers: `clock: real` or `clock: both`");
+    }
+    if scenario.record.iter().enumerate().any(|(i, s)| scenario.record[..i].contains(s)) {
+        say("record", "it names a seam twice");
+    }
     for (i, a) in scenario.allow.iter().enumerate() {
         if a.because.trim().is_empty() {
             say(&format!("allow[{}]", i + 1), "because must give the reason");
@@ -109,6 +115,17 @@ fn step_is_wrong(step: &Step, scenario: &Scenario, path: &Path) -> Option<String
         Step::Bind(names) if names.is_empty() => wrong("bind names nothing"),
         Step::Elapsed(_) if scenario.clock != Worlds::Virtual => {
             wrong("elapsed needs `clock: virtual`; on the real clock a duration says more of the machine")
+        }
+        Step::Replay(_) if scenario.clock != Worlds::Virtual => {
+            wrong("replay needs `clock: virtual`: it plays a tape against a simulated runtime")
+        }
+        Step::Replay(r) if r.except.iter().any(|e| e.because.trim().is_empty()) => {
+            wrong("replay.except.because must give the reason")
+        }
+        Step::Replay(r) => {
+            let full = path.parent().unwrap_or_else(|| Path::new(".")).join(&r.tape);
+            (r.tape.contains("..") || !full.is_file())
+                .then(|| format!("replay.tape {:?} is not a file beside the scenario", r.tape))
         }
         Step::If(s) if s.then.is_empty() => wrong("if.then has no step"),
         Step::Retry(s) if !(2..=100).contains(&s.attempts) => wrong("retry.attempts must be between 2 and 100"),

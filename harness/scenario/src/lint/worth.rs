@@ -68,6 +68,10 @@ fn capabilities(s: &Scenario, found: &mut Found) {
     if s.cluster.nodes > 1 {
         needs.insert("nodes.2", (Capability::TwoNodes, "cluster.nodes".into()));
     }
+    let crash = s.faults.iter().position(|f| matches!(f.effect, podlab_fault::Effect::CrashAt { .. }));
+    if let Some(i) = crash.filter(|_| s.clock.real()) {
+        needs.insert("node.agent", (Capability::NodeAgent, format!("faults[{}]", i + 1)));
+    }
     for (word, (capability, path)) in &needs {
         if !s.requires.contains(capability) {
             found.say(
@@ -83,6 +87,7 @@ fn capabilities(s: &Scenario, found: &mut Found) {
             Capability::FaultCni => !seam("cni"),
             Capability::FaultCri => !seam("cri"),
             Capability::FaultCsi => !seam("csi"),
+            Capability::FaultApi => !seam("api"),
             Capability::NodeAgent => !needs.contains_key("node.agent"),
             Capability::NodePower => !needs.contains_key("node.power"),
             _ => false,

@@ -90,6 +90,71 @@ fn a_fault_that_cannot_fire_or_whose_absence_nobody_would_notice_is_refused() {
 }
 
 #[test]
+fn an_effect_where_it_means_nothing_and_a_caller_that_does_not_exist_are_refused() {
+    let faulty = |fault: &str| {
+        let from = "{id: f, at: {cri: {method: StartContainer}}, effect: {delay: {ms: 5}}, must: {fired: 1}}";
+        FAULTY.replace(from, fault).replace("[fault.cri]", "[fault.cri, fault.api, node.agent]")
+    };
+    let api = |verb: &str, more: &str, effect: &str| {
+        format!("{{id: f, at: {{api: {{verb: {verb}, resource: pods{more}}}}}, effect: {effect}, must: {{fired: 1}}}}")
+    };
+    let by = ", client: node-1";
+    for good in [
+        api("watch", by, "{truncate: {after: 3}}"),
+        api("watch", by, "{slowTrickle: {ms: 10}}"),
+        api("get", by, "stale"),
+        api("list", ", client: controllers", "stale"),
+        api("create", ", client: scheduler", "duplicate"),
+        api("patch", by, "{crashAt: {point: after, downMs: 100}}"),
+        api("patch", by, "{dropRequest: {msg: lost}}").replace("fired: 1", "fired: 1, healedBy: 10s"),
+    ] {
+        parse(&faulty(&good), Path::new("x.yaml")).unwrap_or_else(|e| panic!("{good}: {e}"));
+    }
+    for (bad, words) in [
+        (api("get", by, "{truncate: {after: 3}}"), "truncate needs a stream"),
+        (api("get", by, "{slowTrickle: {ms: 3}}"), "slowTrickle needs a stream"),
+        (api("patch", by, "stale"), "stale needs a read"),
+        (api("watch", by, "duplicate"), "duplicate of a stream"),
+        (api("fetch", by, "{delay: {ms: 3}}"), "there is no \"fetch\""),
+        (api("get", ", client: node-2", "{delay: {ms: 3}}"), "there is no \"node-2\""),
+        (api("get", ", client: schedular", "{delay: {ms: 3}}"), "scheduler"),
+        (api("get", "", "{delay: {ms: 3}}"), "at.api.client has to be said"),
+        (api("get", ", client: scheduler", "{crashAt: {point: after, downMs: 1}}"), "crashAt kills a node's agent"),
+        (api("get", by, "{delay: {ms: 3}}").replace("fired: 1", "fired: 0, healedBy: 1s"), "healedBy demands nothing"),
+        (api("get", by, "{delay: {ms: 3}}").replace("fired: 1", "fired: 1, healedBy: soon"), "duration"),
+    ] {
+        let text = error(&faulty(&bad));
+        assert!(text.contains(words), "{bad}: {text}");
+    }
+    let no_agent = api("patch", by, "{crashAt: {point: after, downMs: 100}}");
+    assert!(error(&faulty(&no_agent).replace(", node.agent", "")).contains("requires must list node.agent"));
+    let both =
+        faulty("{id: f, at: {cni: {command: ADD}}, effect: {crashAt: {point: after, downMs: 9}}, must: {fired: 1}}");
+    assert!(error(&both.replace("requires:", "clock: both\nrequires:")).contains("needs `clock: real`"));
+}
+
+#[test]
+fn a_tape_is_played_in_the_virtual_world_and_lies_beside_its_scenario() {
+    let with = |clock: &str, tape: &str| {
+        format!("{GOOD}- replay: {{tape: {tape}}}\n").replace("given:", &format!("clock: {clock}\ngiven:"))
+    };
+    assert!(error(&with("real", "a.jsonl")).contains("replay needs `clock: virtual`"));
+    assert!(error(&with("virtual", "a.jsonl")).contains("\"a.jsonl\" is not a file beside the scenario"));
+    assert!(error(&with("virtual", "../a.jsonl")).contains("not a file beside"));
+}
+
+#[test]
+fn a_seam_can_be_recorded_once_and_on_real_containers_alone() {
+    let with = |record: &str, clock: &str| GOOD.replace("given:", &format!("record: {record}\nclock: {clock}\ngiven:"));
+    for clock in ["real", "both"] {
+        parse(&with("[cri, csi]", clock), Path::new("x.yaml")).unwrap();
+    }
+    assert!(error(&with("[cri]", "virtual")).contains("record: it needs real containers"));
+    assert!(error(&with("[csi, csi]", "real")).contains("record: it names a seam twice"));
+    assert!(error(&with("[cni]", "real")).contains("cni"));
+}
+
+#[test]
 fn the_schema_beside_the_scenarios_is_the_one_of_these_types_and_every_file_points_to_it() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
     let kept = std::fs::read_to_string(root.join(crate::SCHEMA_FILE)).unwrap_or_default();

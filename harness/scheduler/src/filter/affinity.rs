@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use podlab_api::{core::PodAffinityTerm, matching::selects};
+use podlab_mutant::{self as mutant, Mutant};
 
 use super::{Rejection, View};
 use crate::{cache::NodeInfo, pod_info::PodInfo, queue::ClusterEvent};
@@ -73,6 +74,9 @@ impl Prepared {
             keys_there && (self.first_of_group || pod.affinity.iter().all(|t| has(&self.affinity, &t.topology_key)));
         if !near {
             return Err(Rejection::new("node(s) didn't match pod affinity rules", false, &wants));
+        }
+        if mutant::is(Mutant::AntiAffinityIsIgnored) {
+            return Ok(());
         }
         if pod.anti_affinity.iter().any(|t| has(&self.anti, &t.topology_key)) {
             return Err(Rejection::new("node(s) didn't match pod anti-affinity rules", true, &wants));

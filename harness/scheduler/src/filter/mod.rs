@@ -10,6 +10,7 @@ use podlab_api::{
     core::{Taint, Toleration},
     matching::{Labels, node_allowed, untolerated},
 };
+use podlab_mutant::{self as mutant, Mutant};
 
 use crate::{
     cache::{Cache, NodeInfo},
@@ -105,12 +106,12 @@ fn node_name(pod: &PodInfo, node: &NodeInfo) -> Result<(), Rejection> {
 fn taints(pod: &PodInfo, node: &NodeInfo) -> Result<(), Rejection> {
     let taints = node.node.as_ref().and_then(|n| n.spec.as_ref()).and_then(|s| s.taints.as_deref()).unwrap_or(&[]);
     match untolerated(taints, tolerations(pod), &["NoSchedule", "NoExecute"]) {
-        Some(_) => Err(Rejection::new(
+        Some(_) if !mutant::is(Mutant::TaintsAreIgnored) => Err(Rejection::new(
             "node(s) had untolerated taint(s)",
             false,
             &[ClusterEvent::NodeAdd, ClusterEvent::NodeTaint],
         )),
-        None => Ok(()),
+        Some(_) | None => Ok(()),
     }
 }
 

@@ -1,6 +1,10 @@
 //! What runs beside the bridge in the agent's process.
 
-use std::{net::SocketAddr, path::Path, sync::Arc};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use podlab_client::Client;
 use podlab_clock::{Clock, Rng};
@@ -10,12 +14,12 @@ use podlab_csi::{
     provisioner::{Provisioner, ProvisionerConfig},
     registrar::Registrar,
 };
-use podlab_fault::{At, Plan};
 use podlab_kubelet::{
     ConfigFileError, CriSocket, Deps, Images, Kubelet, KubeletConfig, LinuxHost, PluginSockets, Plugins, Runtime,
     ServerConfig, ServerTls,
 };
-use podlab_timeline::{Lane, Recorder};
+use podlab_tape::Seam;
+use podlab_timeline::Recorder;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -37,28 +41,31 @@ pub(super) struct Common {
     pub(super) shutdown: CancellationToken,
 }
 
-/// Starts the node agent on the bridge's socket, with taps where the fault plan has work for them.
+/// The taps at the node agent's seams, where the fault plan has work for them.
+pub(super) struct Taps {
+    pub(super) cri: Option<Tap>,
+    pub(super) csi: Option<Tap>,
+}
+
+/// Starts the node agent on the bridge's socket.
 pub(super) fn start_kubelet(
     tasks: &mut JoinSet<Result<(), Failure>>,
     s: &Settings,
     socket: &Path,
-    plan: &Arc<Plan>,
+    taps: Taps,
     common: &Common,
 ) -> Result<(), Failure> {
-    let at = |seam: fn(&At) -> bool| s.spec.faults.iter().any(|f| seam(&f.at));
-    let tap = |lane| Tap::new(plan.clone(), common.recorder.lane(lane), common.clock);
     let cri = CriSocket::new(socket)?;
-    let (runtime, images): (Arc<dyn Runtime>, Arc<dyn Images>) = if at(|at| matches!(at, At::Cri(_))) {
-        let tapped = Arc::new(CriTap::new(cri, tap(Lane::Cri)));
+    let (runtime, images): (Arc<dyn Runtime>, Arc<dyn Images>) = if let Some(tap) = taps.cri {
+        let tapped = Arc::new(CriTap::new(cri, tap));
         (tapped.clone(), tapped)
     } else {
         let plain = Arc::new(cri);
         (plain.clone(), plain)
     };
-    let plugins: Arc<dyn Plugins> = if at(|at| matches!(at, At::Csi(_))) {
-        Arc::new(CsiTap::new(PluginSockets, tap(Lane::Csi)))
-    } else {
-        Arc::new(PluginSockets)
+    let plugins: Arc<dyn Plugins> = match taps.csi {
+        Some(tap) => Arc::new(CsiTap::new(PluginSockets, tap)),
+        None => Arc::new(PluginSockets),
     };
     let deps = Deps {
         client: common.client.clone(),
@@ -76,6 +83,22 @@ pub(super) fn start_kubelet(
     Ok(())
 }
 
+/// The socket to reach a plugin by: its own, or that of a recorder in front of it.
+pub(super) fn recorded(
+    tasks: &mut JoinSet<Result<(), Failure>>,
+    s: &Settings,
+    seam: Seam,
+    plugin: PathBuf,
+    clock: Clock,
+    shutdown: &CancellationToken,
+) -> Result<PathBuf, Failure> {
+    let Some(recorder) = s.recorder(seam, clock)? else { return Ok(plugin) };
+    let (listen, token) = (plugin.with_extension("tape.sock"), shutdown.clone());
+    let proxy = listen.clone();
+    tasks.spawn(async move { Ok(podlab_tape::record(&listen, &plugin, recorder, token).await?) });
+    Ok(proxy)
+}
+
 /// Starts the bundled CSI driver, tells the node agent of it, and provisions for the node's claims.
 pub(super) fn start_csi(
     tasks: &mut JoinSet<Result<(), Failure>>,
@@ -87,6 +110,7 @@ pub(super) fn start_csi(
     let config = DriverConfig { socket: socket.clone(), root: home.join("volumes"), node_id: s.name.clone() };
     let (csi, token) = (Driver::new(config)?, common.shutdown.clone());
     tasks.spawn(async move { Ok(csi.run(token).await?) });
+    let socket = recorded(tasks, s, Seam::Csi, socket, common.clock, &common.shutdown)?;
     let registration = Path::new(KUBELET_DIR).join("plugins_registry").join(format!("{}-reg.sock", driver::NAME));
     let registrar = Registrar { socket: registration, name: driver::NAME.to_owned(), endpoint: socket.clone() };
     let token = common.shutdown.clone();

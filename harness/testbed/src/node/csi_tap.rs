@@ -45,38 +45,42 @@ struct NodeTap {
 }
 
 impl NodeTap {
-    async fn tapped<T>(&self, method: &str, real: impl Future<Output = Result<T, CsiError>>) -> Result<T, CsiError> {
+    async fn tapped<T, F: Future<Output = Result<T, CsiError>>>(
+        &self,
+        method: &str,
+        make: impl Fn() -> F,
+    ) -> Result<T, CsiError> {
         let failed = |e: Injected| CsiError::Rpc {
             code: tonic::Code::from_i32(i32::try_from(e.code).unwrap_or(2)),
             message: e.message,
         };
-        self.tap.through(Call::Csi { method }, None, failed, real).await
+        self.tap.through(Call::Csi { method }, None, failed, make).await
     }
 }
 
 #[async_trait]
 impl CsiNode for NodeTap {
     async fn info(&self) -> Result<CsiNodeInfo, CsiError> {
-        self.tapped("NodeGetInfo", self.inner.info()).await
+        self.tapped("NodeGetInfo", || self.inner.info()).await
     }
 
     async fn capabilities(&self) -> Result<NodeCapabilities, CsiError> {
-        self.tapped("NodeGetCapabilities", self.inner.capabilities()).await
+        self.tapped("NodeGetCapabilities", || self.inner.capabilities()).await
     }
 
     async fn stage(&self, request: StageRequest) -> Result<(), CsiError> {
-        self.tapped("NodeStageVolume", self.inner.stage(request)).await
+        self.tapped("NodeStageVolume", || self.inner.stage(request.clone())).await
     }
 
     async fn unstage(&self, volume_id: &str, staging_path: &Path) -> Result<(), CsiError> {
-        self.tapped("NodeUnstageVolume", self.inner.unstage(volume_id, staging_path)).await
+        self.tapped("NodeUnstageVolume", || self.inner.unstage(volume_id, staging_path)).await
     }
 
     async fn publish(&self, request: PublishRequest) -> Result<(), CsiError> {
-        self.tapped("NodePublishVolume", self.inner.publish(request)).await
+        self.tapped("NodePublishVolume", || self.inner.publish(request.clone())).await
     }
 
     async fn unpublish(&self, volume_id: &str, target_path: &Path) -> Result<(), CsiError> {
-        self.tapped("NodeUnpublishVolume", self.inner.unpublish(volume_id, target_path)).await
+        self.tapped("NodeUnpublishVolume", || self.inner.unpublish(volume_id, target_path)).await
     }
 }

@@ -8,7 +8,7 @@ mod csi_tap;
 pub(crate) mod disk;
 mod network;
 pub(crate) mod rootfs;
-mod tap;
+pub(crate) mod tap;
 
 use std::{io, os::fd::OwnedFd, path::PathBuf};
 
@@ -16,6 +16,7 @@ pub(crate) use components::configure;
 use nix::sched::{CloneFlags, unshare};
 use podlab_clock::Clock;
 use podlab_cri::init::{Init, InitConfig};
+use podlab_fault::Effect;
 
 pub(crate) use network::CniTap;
 
@@ -59,6 +60,10 @@ fn run(capsule: &Capsule, index: u8, cgroups: &[PathBuf], go: &OwnedFd) -> io::R
         start_agent: true,
         lifeline: None,
     };
-    Init::new(config, Clock::real())?.run(|| agent::main(&settings));
+    let init = Init::new(config, Clock::real())?;
+    // An agent that a fault crashes comes back by itself; one that somebody kills stays down.
+    let crashes = capsule.spec.faults.iter().any(|f| matches!(f.effect, Effect::CrashAt { .. }));
+    let init = if crashes { init.keep_agent() } else { init };
+    init.run(|| agent::main(&settings));
     Ok(())
 }

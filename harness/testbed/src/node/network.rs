@@ -8,7 +8,7 @@ use podlab_cri::{NetRequest, NetResult, NetworkError, NetworkPlugin};
 use podlab_fault::{Call, Plan};
 use podlab_timeline::{Lane, Outcome, PodKey, Recorder};
 
-use super::tap::{Injected, Tap};
+use super::tap::{Injected, Life, Tap};
 
 /// A network with a tap in front.
 #[derive(Debug)]
@@ -22,11 +22,16 @@ impl<N: NetworkPlugin> CniTap<N> {
         Self { inner, tap: Tap::new(plan, recorder.lane(Lane::Cni), clock) }
     }
 
-    async fn tapped<T>(
+    /// The same in an agent that may be started again.
+    pub(super) fn of_life(self, life: &Life) -> Self {
+        Self { tap: self.tap.of_life(life), ..self }
+    }
+
+    async fn tapped<T, F: Future<Output = Result<T, NetworkError>>>(
         &self,
         command: &'static str,
         request: &NetRequest,
-        call: impl Future<Output = Result<T, NetworkError>>,
+        make: impl Fn() -> F,
     ) -> Result<T, NetworkError> {
         let recorder = &self.tap.recorder;
         let start = recorder.now();
@@ -38,7 +43,7 @@ impl<N: NetworkPlugin> CniTap<N> {
             true => NetworkError(e.message),
             false => NetworkError(format!("plugin type=\"fault\" failed ({}): {}", command.to_lowercase(), e.message)),
         };
-        let result = self.tap.through(asked, Some(&pod), failed, call).await;
+        let result = self.tap.through(asked, Some(&pod), failed, make).await;
         let outcome = match &result {
             Ok(_) => Outcome::Ok,
             Err(e) => Outcome::Error(e.to_string()),
@@ -51,17 +56,17 @@ impl<N: NetworkPlugin> CniTap<N> {
 #[async_trait]
 impl<N: NetworkPlugin> NetworkPlugin for CniTap<N> {
     async fn add(&self, request: &NetRequest) -> Result<NetResult, NetworkError> {
-        self.tapped("ADD", request, self.inner.add(request)).await
+        self.tapped("ADD", request, || self.inner.add(request)).await
     }
 
     async fn del(&self, request: &NetRequest) -> Result<(), NetworkError> {
-        self.tapped("DEL", request, self.inner.del(request)).await
+        self.tapped("DEL", request, || self.inner.del(request)).await
     }
 
     /// Asked each few seconds, so it is not recorded.
     async fn status(&self) -> Result<(), NetworkError> {
         let failed = |e: Injected| NetworkError(e.message);
-        self.tap.through(Call::Cni { command: "STATUS", pod: "" }, None, failed, self.inner.status()).await
+        self.tap.through(Call::Cni { command: "STATUS", pod: "" }, None, failed, || self.inner.status()).await
     }
 
     async fn gc(&self, valid: &[String]) -> Result<(), NetworkError> {

@@ -10,9 +10,10 @@ use std::{io, net::TcpListener, sync::Arc};
 
 use nix::sched::{CloneFlags, unshare};
 use podlab_apiserver::{ApiServer, ApiServerConfig, pki::Authority};
-use podlab_client::Client;
+use podlab_client::{Api, Client};
 use podlab_clock::{Clock, Rng};
 use podlab_controllers::{Controllers, ControllersConfig};
+use podlab_fault::Plan;
 use podlab_registry::{Access, Registry, Storage};
 use podlab_scheduler::{Scheduler, SchedulerConfig};
 use podlab_store::{Durable, Store, StoreConfig};
@@ -22,7 +23,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    api_tap::ApiTap,
     capsule::Capsule,
+    node::tap::ApiGate,
     process,
     spec::{Durability, address},
     telemetry,
@@ -40,6 +43,7 @@ pub(crate) fn main(capsule: &Capsule) -> i32 {
         return 1;
     }
     telemetry::init();
+    podlab_mutant::for_process(capsule.spec.mutant);
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
         Err(e) => {
@@ -101,9 +105,15 @@ async fn run(capsule: &Capsule) -> Result<(), Failure> {
     let (serving, token) = (server.clone(), shutdown.clone());
     tasks.spawn(async move { Ok(serving.serve(listeners, podlab_apiserver::Tls(Arc::new(tls)), token).await?) });
 
-    let client = Client::new(Arc::new(LocalApi::new(server)));
+    let api: Arc<dyn Api> = Arc::new(LocalApi::new(server));
+    let client = Client::new(api.clone());
     defaults::create(&client).await?;
-    components(authority.ca_pem().to_owned(), &mut tasks, &client, clock, &rng, &recorder, &shutdown);
+    let plan = Arc::new(Plan::new(spec.faults.clone()));
+    let tapped = |who: &str| match plan.at("api") {
+        true => Client::new(Arc::new(ApiTap::new(api.clone(), ApiGate::of_plane(&plan, &recorder, clock, who)))),
+        false => client.clone(),
+    };
+    components(authority.ca_pem().to_owned(), &mut tasks, tapped, clock, &rng, &recorder, &shutdown);
     let (dns, token) = (dns::server(&client, clock)?, shutdown.clone());
     tasks.spawn(async move { Ok(dns.run(token).await?) });
     dns::ensure_service(&client).await?;
@@ -114,23 +124,24 @@ async fn run(capsule: &Capsule) -> Result<(), Failure> {
     finish(tasks, &shutdown).await
 }
 
-/// Scheduler, controllers and DNS, on the in-process client.
+/// Scheduler and controllers, each on its own client.
 fn components(
     ca: String,
     tasks: &mut JoinSet<Result<(), Failure>>,
-    client: &Client,
+    client: impl Fn(&str) -> Client,
     clock: Clock,
     rng: &Rng,
     recorder: &Recorder,
     shutdown: &CancellationToken,
 ) {
-    let scheduler = Scheduler::new(SchedulerConfig::default(), client.clone(), clock, rng.fork("scheduler"), recorder);
+    let scheduler =
+        Scheduler::new(SchedulerConfig::default(), client("scheduler"), clock, rng.fork("scheduler"), recorder);
     let token = shutdown.clone();
     tasks.spawn(async move {
         scheduler.run(token).await;
         Ok(())
     });
-    let controllers = Controllers::new(ControllersConfig { ca }, client.clone(), clock, rng.fork("controllers"));
+    let controllers = Controllers::new(ControllersConfig { ca }, client("controllers"), clock, rng.fork("controllers"));
     let token = shutdown.clone();
     tasks.spawn(async move {
         controllers.run(token).await;

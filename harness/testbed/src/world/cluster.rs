@@ -17,21 +17,22 @@ use podlab_client::{Api, Client, WatchOptions};
 use podlab_clock::{Clock, Rng};
 use podlab_controllers::{Controllers, ControllersConfig};
 use podlab_fault::Plan;
-use podlab_kubelet::{ExecOutput, Mutant, Runtime as _};
+use podlab_kubelet::{ExecOutput, Runtime as _};
 use podlab_scheduler::{Scheduler, SchedulerConfig};
 use podlab_store::{Durable, Store, StoreConfig};
+use podlab_tape::{Patience, Replayed, Tape};
 use podlab_timeline::{Entry, MemorySink, Recorder};
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    api::TappedApi,
     choices::{Choices, Disturbance},
     network::Network,
-    node::{Node, Registries, Shared},
+    node::{Node, Registries, RuntimeTarget, Shared},
     seam::{Crash, Seam},
 };
 use crate::{
+    api_tap::ApiTap,
     cluster::takes_pods,
     holdings::{Held, Holding},
     plane::{LocalApi, chain, defaults, dns},
@@ -62,8 +63,6 @@ pub struct WorldSpec {
     pub cluster: ClusterSpec,
     /// How the seed disturbs the run.
     pub disturbance: Disturbance,
-    /// A fault put into the agents on purpose.
-    pub mutant: Mutant,
 }
 
 /// Runs a future in a world of its own: one thread, time that moves only when nothing is left to do.
@@ -131,8 +130,7 @@ impl VirtualCluster {
             clock,
             life: None,
         };
-        let tapped =
-            |who: &str| Client::new(Arc::new(TappedApi { inner: api.clone(), seam: seam(who) }) as Arc<dyn Api>);
+        let tapped = |who: &str| Client::new(Arc::new(ApiTap::new(api.clone(), seam(who))) as Arc<dyn Api>);
         let scheduler =
             Scheduler::new(SchedulerConfig::default(), tapped("scheduler"), clock, rng.fork("scheduler"), &recorder);
         let token = stop.clone();
@@ -157,7 +155,6 @@ impl VirtualCluster {
             registries: Arc::new(Registries::new(login.0, login.1)),
             crashes,
             spec: spec.cluster.clone(),
-            mutant: spec.mutant,
         };
         let nodes: BTreeMap<String, Arc<Node>> =
             (1..=spec.cluster.nodes).map(|i| Node::new(i, shared.clone())).map(|n| (n.name.clone(), n)).collect();
@@ -260,6 +257,16 @@ impl VirtualCluster {
     /// [`WorldError::Unknown`].
     pub fn boot_node(&self, node: &str) -> Result<(), WorldError> {
         self.start_agent(node)
+    }
+
+    /// Plays a tape of the CRI against the simulated runtime of a node. An agent that runs there takes what it does not
+    /// know for left-overs.
+    ///
+    /// # Errors
+    /// [`WorldError::Unknown`].
+    pub async fn replay(&self, node: &str, tape: &Tape) -> Result<Replayed, WorldError> {
+        let target = RuntimeTarget(&self.node(node)?.runtime);
+        Ok(podlab_tape::replay(tape, &target, None, self.clock, Patience::default()).await)
     }
 
     /// Runs a command in a container of a Pod; the first one when none is named.

@@ -20,4 +20,3 @@ mod seam;
 
 pub use choices::{Choice, Choices, Disturbance};
 pub use cluster::{VirtualCluster, WorldError, WorldSpec, run};
-pub use podlab_kubelet::Mutant;

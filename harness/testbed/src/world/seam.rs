@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::choices::Choices;
+use crate::effects::{UNAVAILABLE, made};
 
 /// A crash of an agent that asks to be carried out.
 #[derive(Debug)]
@@ -51,14 +52,33 @@ pub(super) struct Site<'a> {
     pub(super) lane: Option<Lane>,
 }
 
+/// How a call is written down; those of the network are by its own tap.
+fn method_of(call: Call<'_>) -> Option<&str> {
+    match call {
+        Call::Cri { method, .. } | Call::Csi { method } => Some(method),
+        Call::Api { verb, .. } => Some(verb),
+        Call::Cni { .. } => None,
+    }
+}
+
 impl Seam {
     /// Makes a call through the tap. `refused` words a fault's error in the seam's own terms.
-    pub(super) async fn pass<T, E: std::fmt::Display>(
+    pub(super) async fn pass<T, E: std::fmt::Display, F: Future<Output = Result<T, E>>>(
         &self,
         site: Site<'_>,
-        call: impl Future<Output = Result<T, E>>,
+        make: impl Fn() -> F,
         refused: impl Fn(u32, String) -> E,
     ) -> Result<T, E> {
+        self.pass_with(site, make, refused).await.map(|(answer, _)| answer)
+    }
+
+    /// The same; with the answer comes the effect that its caller has to finish.
+    pub(super) async fn pass_with<T, E: std::fmt::Display, F: Future<Output = Result<T, E>>>(
+        &self,
+        site: Site<'_>,
+        make: impl Fn() -> F,
+        refused: impl Fn(u32, String) -> E,
+    ) -> Result<(T, Option<Effect>), E> {
         self.alive().await;
         let start = self.recorder.now();
         let drawn = self.choices.draw(&format!("{}: {}", self.who, site.name), self.life.is_some());
@@ -73,31 +93,49 @@ impl Seam {
             recorder.record(site.pod.clone(), Event::Run(json!({"faultFired": fired.id})));
             fired.effect
         });
-        if let Some(delay) = effect.as_ref().and_then(Effect::delay) {
+        let result = self.under(effect.as_ref(), drawn.crash, make, refused).await;
+        if result.is_ok() {
+            for id in self.plan.succeeded(site.call) {
+                self.recorder.record(None, Event::Run(json!({"faultHealed": id})));
+            }
+        }
+        if let (Some(lane), Some(method)) = (site.lane, method_of(site.call)) {
+            let outcome = result.as_ref().map_or_else(|e| Outcome::Error(e.to_string()), |_| Outcome::Ok);
+            self.recorder.lane(lane).call(site.pod.as_ref(), method, site.subject, start, outcome);
+        }
+        result.map(|answer| (answer, effect))
+    }
+
+    /// Makes the call under an effect, and lets the agent that makes it die before or after.
+    async fn under<T, E, F: Future<Output = Result<T, E>>>(
+        &self,
+        effect: Option<&Effect>,
+        drawn: Option<(bool, Duration)>,
+        make: impl Fn() -> F,
+        refused: impl Fn(u32, String) -> E,
+    ) -> Result<T, E> {
+        if let Some(delay) = effect.and_then(Effect::delay) {
             self.clock.sleep(delay).await;
         }
         self.alive().await;
-        let mut crash = drawn.crash;
-        if let Some(Effect::CrashAt { point, down_ms }) = &effect {
+        let mut crash = drawn;
+        if let Some(Effect::CrashAt { point, down_ms }) = effect {
             crash = Some((*point == Point::After, Duration::from_millis(*down_ms)));
         }
         if let Some((false, down)) = crash {
             self.crash(down).await;
         }
         let result = match effect {
-            Some(Effect::Error { code, msg }) => Err(refused(code, msg)),
-            Some(Effect::DropReply { msg }) => call.await.and(Err(refused(14, msg))),
+            Some(Effect::Error { code, msg }) => Err(refused(*code, msg.clone())),
+            Some(Effect::DropRequest { msg }) => Err(refused(UNAVAILABLE, msg.clone())),
+            Some(Effect::DropReply { msg }) => make().await.and_then(|_| Err(refused(UNAVAILABLE, msg.clone()))),
             Some(Effect::Hang) => std::future::pending().await,
-            Some(Effect::Delay { .. } | Effect::CrashAt { .. }) | None => call.await,
+            _ => made(effect, make).await,
         };
         if let Some((true, down)) = crash {
             self.crash(down).await;
         }
         self.alive().await;
-        if let (Some(lane), Call::Cri { method, .. } | Call::Csi { method }) = (site.lane, site.call) {
-            let outcome = result.as_ref().map_or_else(|e| Outcome::Error(e.to_string()), |_| Outcome::Ok);
-            self.recorder.lane(lane).call(site.pod.as_ref(), method, site.subject, start, outcome);
-        }
         result
     }
 

@@ -1,6 +1,7 @@
 //! The simulated CSI driver of a node: directories in memory, bound where the node agent wants them.
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -75,13 +76,13 @@ fn status(e: CsiError) -> tonic::Status {
 #[async_trait]
 impl DriverCalls for TappedDriver {
     async fn identity(&self) -> Result<DriverIdentity, tonic::Status> {
-        let topology = [(TOPOLOGY.to_owned(), self.driver.node.clone())].into();
-        let call = async { Ok(DriverIdentity { name: NAME.to_owned(), topology }) };
+        let topology: BTreeMap<String, String> = [(TOPOLOGY.to_owned(), self.driver.node.clone())].into();
+        let call = || async { Ok(DriverIdentity { name: NAME.to_owned(), topology: topology.clone() }) };
         self.pass("GetPluginInfo", "", call).await.map_err(status)
     }
 
     async fn create_volume(&self, r: CreateVolumeRequest) -> Result<Volume, tonic::Status> {
-        let call = async {
+        let call = || async {
             self.driver.host.create_dir_all(&Path::new(ROOT).join(&r.name), 0o777).map_err(io)?;
             let segments = [(TOPOLOGY.to_owned(), self.driver.node.clone())].into();
             Ok(Volume {
@@ -95,13 +96,13 @@ impl DriverCalls for TappedDriver {
     }
 
     async fn delete_volume(&self, r: DeleteVolumeRequest) -> Result<(), tonic::Status> {
-        let call = async { self.driver.host.remove_tree(&Path::new(ROOT).join(&r.volume_id)).map_err(io) };
+        let call = || async { self.driver.host.remove_tree(&Path::new(ROOT).join(&r.volume_id)).map_err(io) };
         self.pass("DeleteVolume", "", call).await.map_err(status)
     }
 
     async fn expand_volume(&self, r: ControllerExpandVolumeRequest) -> Result<i64, tonic::Status> {
         let bytes = r.capacity_range.map_or(0, |c| c.required_bytes);
-        self.pass("ControllerExpandVolume", "", async { Ok(bytes) }).await.map_err(status)
+        self.pass("ControllerExpandVolume", "", || async { Ok(bytes) }).await.map_err(status)
     }
 }
 
@@ -113,11 +114,11 @@ pub(super) struct TappedDriver {
 }
 
 impl TappedDriver {
-    async fn pass<T>(
+    async fn pass<T, F: Future<Output = Result<T, CsiError>>>(
         &self,
         method: &str,
         subject: &str,
-        call: impl Future<Output = Result<T, CsiError>>,
+        call: impl Fn() -> F,
     ) -> Result<T, CsiError> {
         let site = Site {
             call: Call::Csi { method },
@@ -138,16 +139,16 @@ impl CsiNode for TappedDriver {
         let node = self.driver.node.clone();
         let topology = [(TOPOLOGY.to_owned(), node.clone())].into();
         let info = CsiNodeInfo { node_id: node, topology, ..CsiNodeInfo::default() };
-        self.pass("NodeGetInfo", "", async { Ok(info) }).await
+        self.pass("NodeGetInfo", "", || async { Ok(info.clone()) }).await
     }
 
     async fn capabilities(&self) -> Result<NodeCapabilities, CsiError> {
         let all = NodeCapabilities { stage_unstage: true, ..NodeCapabilities::default() };
-        self.pass("NodeGetCapabilities", "", async { Ok(all) }).await
+        self.pass("NodeGetCapabilities", "", || async { Ok(all) }).await
     }
 
     async fn stage(&self, r: StageRequest) -> Result<(), CsiError> {
-        let call = async {
+        let call = || async {
             let path = self.driver.path(&r.volume_id)?;
             self.driver.host.create_dir_all(&r.staging_path, 0o750).map_err(io)?;
             self.driver.host.bind_mount(&path, &r.staging_path).map_err(io)
@@ -156,11 +157,11 @@ impl CsiNode for TappedDriver {
     }
 
     async fn unstage(&self, _volume: &str, staging: &Path) -> Result<(), CsiError> {
-        self.pass("NodeUnstageVolume", "", async { self.driver.host.unmount(staging).map_err(io) }).await
+        self.pass("NodeUnstageVolume", "", || async { self.driver.host.unmount(staging).map_err(io) }).await
     }
 
     async fn publish(&self, r: PublishRequest) -> Result<(), CsiError> {
-        let call = async {
+        let call = || async {
             let path = self.driver.path(&r.volume_id)?;
             let staged =
                 r.staging_path.as_ref().is_some_and(|s| self.driver.host.mounts_under(s).is_ok_and(|m| m.contains(s)));
@@ -175,7 +176,7 @@ impl CsiNode for TappedDriver {
     }
 
     async fn unpublish(&self, _volume: &str, target: &Path) -> Result<(), CsiError> {
-        let call = async {
+        let call = || async {
             self.driver.host.unmount(target).map_err(io)?;
             self.driver.host.remove_tree(target).map_err(io)
         };

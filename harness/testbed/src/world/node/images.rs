@@ -40,6 +40,14 @@ pub(in crate::world) struct ImageStore {
 }
 
 impl ImageStore {
+    /// Id and first digest of an image that is there, by its reference or its id.
+    pub(super) fn known(&self, name: &str) -> Option<(String, String)> {
+        let present = self.present.lock();
+        let found = present.iter().find(|r| **r == name || id_of(r) == name)?;
+        let image = image(found);
+        Some((image.id, image.repo_digests.into_iter().next()?))
+    }
+
     pub(in crate::world) fn new(registries: Arc<Registries>) -> Self {
         Self { registries, present: Mutex::default() }
     }
@@ -60,6 +68,8 @@ fn image(reference: &str) -> v1::Image {
         repo_tags: vec![reference.to_owned()],
         repo_digests: vec![format!("{repository}@{}", id_of(reference))],
         size: 1 << 20,
+        spec: Some(v1::ImageSpec { image: id_of(reference), ..Default::default() }),
+        uid: Some(v1::Int64Value { value: 0 }),
         ..Default::default()
     }
 }

@@ -3,6 +3,7 @@
 mod csi;
 mod images;
 mod process;
+mod replay;
 mod runtime;
 mod tap;
 
@@ -16,22 +17,23 @@ use podlab_csi::{
     provisioner::{Provisioner, ProvisionerConfig},
 };
 use podlab_fault::Plan;
-use podlab_kubelet::{Deps, Host, Kubelet, KubeletConfig, Machine, Mutant, fake::MemoryHost};
+use podlab_kubelet::{Deps, Host, Kubelet, KubeletConfig, Machine, fake::MemoryHost};
 use podlab_timeline::Recorder;
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 pub(super) use images::Registries;
+pub(super) use replay::RuntimeTarget;
 pub(super) use runtime::SimRuntime;
 
 use self::{csi::SimDriver, images::ImageStore, runtime::Parts, tap::TappedRuntime};
 use super::{
-    api::TappedApi,
     choices::Choices,
     network::{Network, NodeNetwork},
     seam::{Crash, Life, Seam},
 };
 use crate::{
+    api_tap::ApiTap,
     node::CniTap,
     spec::{ClusterSpec, address},
 };
@@ -52,7 +54,6 @@ pub(super) struct Shared {
     pub(super) registries: Arc<Registries>,
     pub(super) crashes: mpsc::UnboundedSender<Crash>,
     pub(super) spec: ClusterSpec,
-    pub(super) mutant: Mutant,
 }
 
 /// A running agent.
@@ -146,7 +147,7 @@ impl Node {
             life: Some(Life { node: self.name.clone(), dead: dead.clone(), crashes: shared.crashes.clone() }),
         };
         let rng = shared.rng.fork(&format!("agent {} {n}", self.name));
-        let client = Client::new(Arc::new(TappedApi { inner: shared.api.clone(), seam: seam.clone() }));
+        let client = Client::new(Arc::new(ApiTap::new(shared.api.clone(), seam.clone())));
         let tapped = Arc::new(TappedRuntime { runtime: self.runtime.clone(), seam: seam.clone() });
         let mut tasks = JoinSet::new();
         self.driver.listen();
@@ -217,7 +218,6 @@ impl Node {
         config.memory = i64::try_from(spec.node_memory).ok();
         config.ephemeral_storage = i64::try_from(spec.node_disk).ok();
         config.container_logs_dir = Some("/var/log/containers".into());
-        config.mutant = self.shared.mutant;
         config
     }
 

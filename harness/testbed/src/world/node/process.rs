@@ -68,19 +68,31 @@ pub(super) fn net_request(id: &str, c: &v1::PodSandboxConfig) -> Option<NetReque
 }
 
 /// The status of a container that was just created.
-pub(super) fn created(id: &str, c: &v1::ContainerConfig, log_directory: &str, now: i64) -> v1::ContainerStatus {
+pub(super) fn created(
+    id: &str,
+    c: &v1::ContainerConfig,
+    (image_id, image_ref): (String, String),
+    log_directory: &str,
+    now: i64,
+) -> v1::ContainerStatus {
     let u = user(&security(c));
     let mut groups = vec![u.gid];
     groups.extend(u.groups.iter().filter(|g| **g != u.gid));
     let image = c.image.clone().unwrap_or_default();
-    let shown = if image.user_specified_image.is_empty() { image.image.clone() } else { image.user_specified_image };
+    let asked = image.user_specified_image;
+    let shown = if asked.is_empty() { image.image } else { asked.clone() };
     v1::ContainerStatus {
         id: id.to_owned(),
         metadata: c.metadata.clone(),
         state: v1::ContainerState::ContainerCreated.into(),
         created_at: now,
-        image: Some(v1::ImageSpec { image: shown, ..Default::default() }),
-        image_ref: image.image,
+        image: Some(v1::ImageSpec { image: shown, user_specified_image: asked, ..Default::default() }),
+        image_ref,
+        image_id,
+        stop_signal: match c.stop_signal() {
+            v1::Signal::RuntimeDefault => v1::Signal::Sigterm.into(),
+            given => given.into(),
+        },
         labels: c.labels.clone(),
         annotations: c.annotations.clone(),
         mounts: c.mounts.clone(),
@@ -120,6 +132,6 @@ pub(super) fn listed_container(s: &v1::ContainerStatus, sandbox: &str) -> v1::Co
         created_at: s.created_at,
         labels: s.labels.clone(),
         annotations: s.annotations.clone(),
-        image_id: String::new(),
+        image_id: s.image_id.clone(),
     }
 }

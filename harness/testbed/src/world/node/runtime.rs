@@ -366,31 +366,28 @@ impl Runtime for SimRuntime {
             network.message = format!("Network plugin returns error: {e}");
         }
         let status = v1::RuntimeStatus { conditions: vec![condition("RuntimeReady"), network] };
-        Ok(v1::StatusResponse { status: Some(status), ..Default::default() })
+        let features = v1::RuntimeHandlerFeatures { recursive_read_only_mounts: true, user_namespaces: true };
+        Ok(v1::StatusResponse {
+            status: Some(status),
+            runtime_handlers: vec![v1::RuntimeHandler { name: String::new(), features: Some(features) }],
+            features: Some(v1::RuntimeFeatures {
+                supplemental_groups_policy: true,
+                user_namespaces_host_network: false,
+                mount_options: true,
+            }),
+            ..Default::default()
+        })
     }
 
     async fn run_pod_sandbox(&self, config: v1::PodSandboxConfig, handler: &str) -> Cri<String> {
         let id = self.id();
         let network = process::net_request(&id, &config);
-        let ip = match &network {
-            Some(request) => match self.parts.cni.add(request).await {
-                Ok(result) => result.ips.first().map(ToString::to_string).unwrap_or_default(),
-                Err(e) => {
-                    // As the runtime does: what the failed ADD may have left is taken back before the error is told.
-                    let _ = self.parts.cni.del(request).await;
-                    let message = format!("failed to setup network for sandbox {id:?}: {e}");
-                    return Err(RuntimeError::new(tonic::Code::Unknown, message));
-                }
-            },
-            None => self.parts.node_ip.clone(),
-        };
-        let shown = if network.is_some() { ip.clone() } else { String::new() };
         let status = v1::PodSandboxStatus {
             id: id.clone(),
             metadata: config.metadata.clone(),
             state: v1::PodSandboxState::SandboxReady.into(),
             created_at: self.now_ns(),
-            network: Some(v1::PodSandboxNetworkStatus { ip: shown, additional_ips: Vec::new() }),
+            network: Some(v1::PodSandboxNetworkStatus::default()),
             linux: Some(v1::LinuxPodSandboxStatus {
                 namespaces: Some(v1::Namespace { options: process::namespace_options(&config) }),
             }),
@@ -398,6 +395,29 @@ impl Runtime for SimRuntime {
             annotations: config.annotations.clone(),
             runtime_handler: handler.to_owned(),
         };
+        let ip = match &network {
+            Some(request) => match self.parts.cni.add(request).await {
+                Ok(result) => result.ips.first().map(ToString::to_string).unwrap_or_default(),
+                Err(e) => {
+                    // As the runtime does: what the failed ADD may have left is taken back before the error is told, and
+                    // a sandbox that cannot be undone stays as one that is not ready.
+                    if self.parts.cni.del(request).await.is_err() {
+                        let status =
+                            v1::PodSandboxStatus { state: v1::PodSandboxState::SandboxNotready.into(), ..status };
+                        self.state
+                            .lock()
+                            .sandboxes
+                            .insert(id.clone(), Sandbox { status, config, network, ip: String::new() });
+                    }
+                    let message = format!("failed to setup network for sandbox {id:?}: {e}");
+                    return Err(RuntimeError::new(tonic::Code::Unknown, message));
+                }
+            },
+            None => self.parts.node_ip.clone(),
+        };
+        let shown = if network.is_some() { ip.clone() } else { String::new() };
+        let network_status = v1::PodSandboxNetworkStatus { ip: shown, additional_ips: Vec::new() };
+        let status = v1::PodSandboxStatus { network: Some(network_status), created_at: self.now_ns(), ..status };
         {
             let mut state = self.state.lock();
             if let Some(what) = state.second_sandbox(&config) {
@@ -475,8 +495,10 @@ impl Runtime for SimRuntime {
             return Err(RuntimeError::new(tonic::Code::Unknown, message));
         }
         let limit = process::memory_limit(&config).unwrap_or(self.parts.memory);
+        let name = config.image.as_ref().map(|i| i.image.as_str()).unwrap_or_default();
+        let image = self.parts.images.known(name).unwrap_or_else(|| (name.to_owned(), name.to_owned()));
         let container = Container {
-            status: process::created(&id, &config, &s.config.log_directory, self.now_ns()),
+            status: process::created(&id, &config, image, &s.config.log_directory, self.now_ns()),
             sandbox: sandbox.to_owned(),
             config,
             proc: None,
