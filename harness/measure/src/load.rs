@@ -272,6 +272,10 @@ impl Driver<'_> {
     fn check_stop(&mut self) {
         let stop = self.load.stop_when;
         let over = |n: usize, limit: Option<usize>| limit.is_some_and(|l| n >= l);
+        // Those still on their way may be lost as well; why it ended stays.
+        if self.report.stopped.is_some() {
+            return;
+        }
         if over(self.lost, stop.lost) {
             self.report.stopped = Some(format!("{} Pods were lost", self.lost));
         } else if over(self.report.missed, stop.missed) {
