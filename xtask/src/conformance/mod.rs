@@ -39,7 +39,7 @@ pub(crate) fn run(args: &[String]) -> Result<u8, String> {
             shards::play(&suite, &cluster.kubeconfig, &options, &specs, &out)?
         }
     };
-    print!("{}", report::table(&outcomes));
+    say!("{}", report::table(&outcomes).trim_end());
     fs::write(out.join("junit.xml"), report::junit(&outcomes)).map_err(failed)?;
     fs::write(out.join("conformance.json"), report::json(&outcomes)).map_err(failed)?;
     say!("conformance: {}; reports and logs in target/reports/conformance", report::summary(&outcomes));
