@@ -41,7 +41,7 @@ pub fn virtual_capabilities() -> BTreeSet<Capability> {
 
 /// What our own nodes have where containers are real.
 fn own_capabilities() -> BTreeSet<Capability> {
-    all_but(&[Capability::ClockVirtual, Capability::FaultApi])
+    all_but(&[Capability::ClockVirtual])
 }
 
 fn all_but(lacks: &[Capability]) -> BTreeSet<Capability> {

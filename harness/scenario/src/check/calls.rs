@@ -5,6 +5,9 @@ use crate::problem::suggest;
 /// Who can be called, as the run log has it.
 pub(crate) const LANES: [&str; 9] = ["api", "sched", "controllers", "agent", "csi", "cri", "cni", "image", "probe"];
 
+/// Verbs of the API.
+pub(crate) const VERBS: [&str; 8] = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
+
 /// CNI verbs.
 pub(crate) const CNI: [&str; 5] = ["ADD", "DEL", "CHECK", "STATUS", "GC"];
 
@@ -96,6 +99,7 @@ pub(crate) fn call(name: &str) -> Option<String> {
         return Some(format!("there is no lane {lane:?}{}", suggest(lane, LANES)));
     }
     let known: Vec<&str> = match lane {
+        "api" => VERBS.to_vec(),
         "cni" => CNI.to_vec(),
         "cri" => CRI.iter().chain(&CRI_MORE).copied().collect(),
         "csi" => CSI.to_vec(),

@@ -4,14 +4,12 @@ use std::collections::BTreeSet;
 
 use podlab_fault::{At, Effect, Fault};
 
-use super::calls::{CNI, CRI, CSI};
+use super::calls::{CNI, CRI, CSI, VERBS};
 use crate::{Capability, Scenario, Worlds, problem::suggest};
 
 /// CNI verbs and CSI methods that go through a tap among real processes.
 const TAPPED_CNI: usize = 2;
 const TAPPED_CSI: usize = 6;
-/// Verbs of the API.
-const VERBS: [&str; 8] = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
 
 pub(crate) fn check(scenario: &Scenario, say: &mut dyn FnMut(&str, &str)) {
     let mut ids = BTreeSet::new();
