@@ -93,7 +93,7 @@ fn released(verb: &str, rest: &[String]) -> Verdict {
 /// The long counts: twenty rounds of the suite, fifty kills, eighty killed runners, a soak of 500 Pods, ten replays of each
 /// virtual scenario, every scenario in a container, a thousand seeds of each scenario made for exploring, every mutant, every load, and the
 /// gate held against itself: forty comparisons of one program and twenty with a delay. CI runs a tenth of kills and Pods, one
-/// round, two replays, and five scenarios in containers; the gate it knows from made-up samples only, because what it demands
+/// round, two replays, and six scenarios in containers; the gate it knows from made-up samples only, because what it demands
 /// of a machine is a time.
 fn nightly() -> Verdict {
     let rounds = podlab("e2e", &["--rounds".into(), "20".into()])?;
