@@ -181,7 +181,15 @@ fn choose(o: &Options) -> Result<Option<Vec<(Ready, World)>>> {
         }
         selection.only = Some(names);
     }
-    let trials = selection.of(&scenarios).map_err(|e| anyhow!(e))?;
+    let mut trials = selection.of(&scenarios).map_err(|e| anyhow!(e))?;
+    if selection.names.is_empty() && selection.only.is_none() && !o.list {
+        // What a load must hold on real containers is a time, which whatever else runs decides.
+        let all = trials.len();
+        trials.retain(|(r, world)| *world == World::Virtual || r.scenario.load.is_none());
+        if o.format == Format::Text && trials.len() < all {
+            say!("{} loads on real containers are left to `podlab stress`", all - trials.len());
+        }
+    }
     if trials.is_empty() {
         bail!("none of the {} scenarios in {} is what was asked for", scenarios.len(), o.scenarios.display());
     }
