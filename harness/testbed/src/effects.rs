@@ -60,14 +60,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_stream_ends_after_its_parts_or_comes_slowly() {
-        let clock = Clock::real();
+        let clock = Clock::virtual_from("2026-01-01T00:00:00Z".parse().unwrap());
         let all = || stream::iter(1..=5).boxed();
         let cut = disturbed(all(), Some(&Effect::Truncate { after: 2 }), clock);
         assert_eq!(cut.collect::<Vec<_>>().await, [1, 2]);
-        let before = tokio::time::Instant::now();
+        let before = clock.now();
         let slow = disturbed(all(), Some(&Effect::SlowTrickle { ms: 300 }), clock);
         assert_eq!(slow.count().await, 5);
-        assert_eq!(before.elapsed(), Duration::from_millis(1500));
+        assert_eq!(clock.now().since(before), Duration::from_millis(1500));
         assert_eq!(disturbed(all(), None, clock).count().await, 5);
     }
 }
