@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn only_code_that_is_shared_counts_as_a_library() {
         let maps = "7f0-7f1 r-xp 00000000 fe:00 1 /usr/lib/libc.so.6\n7f1-7f2 r--p 00000000 fe:00 1 /usr/lib/libm.so.6\n\
-                    7f2-7f3 r-xp 00000000 fe:00 1 /work/podlab\n7f3-7f4 r-xp 00000000 00:00 0 [vdso]\n";
+                    7f2-7f3 r-xp 00000000 fe:00 1 /usr/bin/podlab\n7f3-7f4 r-xp 00000000 00:00 0 [vdso]\n";
         assert_eq!(mapped(maps), BTreeSet::from(["/usr/lib/libc.so.6".to_owned()]));
     }
 
