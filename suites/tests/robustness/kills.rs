@@ -21,8 +21,12 @@ pub fn run(zygote: &Zygote) -> Result<(), Failed> {
     let seed: u64 = std::env::var("PODLAB_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(7);
     println!("{kills} kills, PODLAB_SEED={seed}");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let spec =
-        ClusterSpec { nodes: 2, tied_to_runner: true, ..ClusterSpec::named(&format!("kills-{}", std::process::id())) };
+    let spec = ClusterSpec {
+        nodes: 2,
+        tied_to_runner: true,
+        seed,
+        ..ClusterSpec::named(&format!("kills-{}", std::process::id()))
+    };
     let cluster = Cluster::boot(zygote, spec)?;
     runtime.block_on(play(&cluster, kills, &Rng::seeded(seed)))
 }

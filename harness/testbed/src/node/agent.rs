@@ -130,7 +130,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 async fn run(s: &Settings) -> Result<(), Failure> {
     let clock = Clock::real();
-    let rng = telemetry::rng(s.spec.seed, &s.name);
+    let rng = telemetry::rng(s.spec.seed, &s.name, Path::new(CRI_ROOT))?;
     let recorder = Recorder::new(Arc::new(s.run_log.try_clone()?), clock);
     let recorder = s.spec.recorder(recorder, clock).on_node(&s.name);
     let shutdown = CancellationToken::new();

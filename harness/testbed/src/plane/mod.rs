@@ -69,7 +69,7 @@ pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
 async fn run(capsule: &Capsule) -> Result<(), Failure> {
     let (state, spec) = (&capsule.state, &capsule.spec);
     let clock = Clock::real();
-    let rng = telemetry::rng(spec.seed, "plane");
+    let rng = telemetry::rng(spec.seed, "plane", &state.join("plane-lives"))?;
     let log = spec.run_log.clone().unwrap_or_else(|| state.join("run.jsonl"));
     let recorder = spec.recorder(Recorder::to_file(&log, clock)?, clock);
     let shutdown = CancellationToken::new();
