@@ -69,14 +69,17 @@ pub struct Effect {
 }
 
 impl Effect {
-    /// The smallest change that would be found nineteen times in twenty, when changes below `least` do not matter.
-    pub fn finds(&self, least: f64, design: &Design) -> f64 {
-        least + (verdict::quantile(design.alpha) + verdict::quantile(0.05)) * self.error
+    /// The smallest change that would be found nineteen times in twenty, when changes below `least` do not matter and
+    /// `others` are judged beside it.
+    pub fn finds(&self, least: f64, others: usize, design: &Design) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "counts are small")]
+        let sure = verdict::quantile(design.alpha / (others + 1) as f64) * self.error;
+        least.max(sure) + verdict::quantile(0.05) * self.error
     }
 
-    /// How probable a change at least this large is, when in truth it is `least`.
-    pub fn p_value(&self, least: f64) -> f64 {
-        if self.error > 0.0 { verdict::upper_tail((self.change - least) / self.error) } else { 1.0 }
+    /// How probable a change at least this large is, when in truth there is none.
+    pub fn p_value(&self) -> f64 {
+        if self.error > 0.0 { verdict::upper_tail(self.change / self.error) } else { 1.0 }
     }
 }
 
@@ -120,8 +123,9 @@ pub fn compare(names: &[&str], rounds: &[Vec<Vec<Pair>>], design: &Design) -> Op
             effect(name, Figure::LowerHalf, &get, true)
         })
         .collect();
-    let verdict = verdict::judge(&total, &tails, &phases, design);
-    Some(Comparison { pairs, total, tails, phases, verdict })
+    let found = Comparison { pairs, total, tails, phases, verdict: Verdict::NotSlower };
+    let verdict = verdict::judge(&found, design);
+    Some(Comparison { verdict, ..found })
 }
 
 /// How often each block of each round counts, once for every resample. The first is the data as they are.
@@ -184,10 +188,31 @@ fn measure(
     let n = drawn.len().max(1) as f64;
     let middle = drawn.iter().sum::<f64>() / n;
     let error = (drawn.iter().map(|c| (c - middle).powi(2)).sum::<f64>() / (n - 1.0).max(1.0)).sqrt();
+    let error = error.max(between(&a, &b, figure, whole.as_deref()));
     let rank = |p: f64| {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counts are small")]
         let at = ((p * n).ceil() as usize).clamp(1, drawn.len().max(1)) - 1;
         drawn.get(at).copied().unwrap_or(seen)
     };
     Effect { of: of.to_owned(), a: x, b: y, change: seen, low: rank(0.005), high: rank(0.995), error }
+}
+
+/// Standard error of the change as the rounds tell it: what differs from one pair of clusters to the next is the same in all
+/// blocks of a round, so drawing blocks does not see it. 0 for fewer than four rounds, which say too little.
+fn between(a: &[Sorted], b: &[Sorted], figure: Figure, whole: Option<&[Sorted]>) -> f64 {
+    const ENOUGH: usize = 4;
+    if a.len() < ENOUGH {
+        return 0.0;
+    }
+    let once = |r: &Sorted, f: Figure| r.figure(f, &vec![1; r.len()]);
+    let one = |i: usize| {
+        let (x, y) = (once(a.get(i)?, figure), once(b.get(i)?, figure));
+        let base = whole.map_or(Some(x), |w| Some(once(w.get(i)?, Figure::LowerHalf)))?;
+        (base > 0.0).then(|| (y - x) / base)
+    };
+    let all: Vec<f64> = (0..a.len()).filter_map(one).collect();
+    #[expect(clippy::cast_precision_loss, reason = "counts are small")]
+    let n = all.len().max(2) as f64;
+    let mean = all.iter().sum::<f64>() / n;
+    (all.iter().map(|c| (c - mean).powi(2)).sum::<f64>() / (n - 1.0) / n).sqrt()
 }

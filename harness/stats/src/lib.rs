@@ -10,7 +10,7 @@ mod verdict;
 mod weighted;
 
 pub use compare::{Comparison, Design, Effect, Pair, Sample, compare};
-pub use verdict::{Moved, Verdict, confirmed};
+pub use verdict::{Moved, Verdict, confirmed, hints};
 
 use std::time::Duration;
 

@@ -25,8 +25,8 @@ pub(crate) fn run(o: &Bench, own: &Path, n: u32) -> Result<ExitCode> {
         let o = Bench { seed: o.seed + u64::from(i), ..o.clone() };
         let design = o.design();
         let done = measure(&o, &[plain.clone(), plain.clone()], &design)?;
-        total = if i == 0 { done.first.total.a } else { f64::min(total, done.first.total.a) };
-        changes.push(done.first.total.change);
+        total = if i == 0 { done.all().total.a } else { f64::min(total, done.all().total.a) };
+        changes.push(done.all().total.change);
         let alarm = done.verdict != Verdict::NotSlower;
         alarms += u32::from(alarm);
         let said = judge::sentence(&done.verdict, &design);
@@ -34,15 +34,15 @@ pub(crate) fn run(o: &Bench, own: &Path, n: u32) -> Result<ExitCode> {
         say!(
             "A/A {:>2}: {:+.2} % ± {:.2}, total {:.2} ms, {} pairs in {:.1} s, load {load}: {said}",
             i + 1,
-            done.first.total.change * 100.0,
-            done.first.total.error * 100.0,
+            done.all().total.change * 100.0,
+            done.all().total.error * 100.0,
             done.first.total.a,
-            done.first.pairs,
+            done.all().pairs,
             done.took.as_secs_f64()
         );
-        log.push(json!({"planted": null, "alarm": alarm, "first": judge::to_json(&done.first), "load": load}));
+        log.push(json!({"planted": null, "alarm": alarm, "found": judge::to_json(done.all()), "load": load}));
     }
-    let wanted = n.max(1).div_ceil(2);
+    let wanted = o.planted.unwrap_or(n.max(1).div_ceil(2));
     for i in 0..wanted {
         let o = Bench { seed: o.seed + 1000 + u64::from(i), ..o.clone() };
         let design = o.design();
@@ -52,19 +52,19 @@ pub(crate) fn run(o: &Bench, own: &Path, n: u32) -> Result<ExitCode> {
         let micros = format!("{:.0}", total * DELAY * 1000.0);
         let slow = Side { program: own.to_owned(), up: vec!["--plant".into(), format!("{stage}={micros}")] };
         let done = measure(&o, &[plain.clone(), slow], &design)?;
-        total = done.first.total.a;
+        total = done.all().total.a;
         let named = done.verdict.phase() == Some(phase);
         found += u32::from(named);
         let said = judge::sentence(&done.verdict, &design);
         let (load, _) = machine::load();
         say!(
             "{micros} µs in {phase}: {:+.2} % ± {:.2}, {} pairs in {:.1} s, load {load}: {said}",
-            done.first.total.change * 100.0,
-            done.first.total.error * 100.0,
-            done.first.pairs,
+            done.all().total.change * 100.0,
+            done.all().total.error * 100.0,
+            done.all().pairs,
             done.took.as_secs_f64()
         );
-        log.push(json!({"planted": phase, "micros": micros, "found": named, "first": judge::to_json(&done.first), "load": load}));
+        log.push(json!({"planted": phase, "micros": micros, "named": named, "found": judge::to_json(done.all()), "load": load}));
     }
     let sd = deviation(&changes);
     let allowed = n.max(1).div_ceil(40);

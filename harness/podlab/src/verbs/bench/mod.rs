@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use clap::Args;
-use podlab_stats::{Comparison, Design, Verdict, confirmed};
+use podlab_stats::{Comparison, Design, Effect, Verdict, confirmed, hints};
 use serde_json::json;
 
 use crate::{out::say, verbs::cluster};
@@ -29,17 +29,17 @@ pub(crate) struct Bench {
     /// The build that is judged: a program or a revision; this very program when absent.
     #[arg(long, value_name = "REV|PROGRAM")]
     pub(crate) subject: Option<String>,
-    /// Seconds of measuring, boots and builds apart. A change that is found is measured again for as long.
-    #[arg(long, default_value_t = 9.5)]
+    /// Seconds of measuring, boots and builds apart. What hints at a change is measured again for as long.
+    #[arg(long, default_value_t = 9.0)]
     pub(crate) time: f64,
     /// How many pairs of fresh clusters the time is spread over.
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 6)]
     pub(crate) boots: u32,
-    /// Pairs of starts whose Pods are deleted together.
+    /// Pairs of starts that are drawn together when the interval is made.
     #[arg(long, default_value_t = 5)]
     pub(crate) block: usize,
     /// Pairs of starts left out after each boot.
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 10)]
     pub(crate) warmup: usize,
     /// Decides the order of the two in each pair.
     #[arg(long, default_value_t = 1)]
@@ -51,6 +51,9 @@ pub(crate) struct Bench {
     /// every forty, and half as many with a delay of 3 % of the total in one phase, which must all be found and named.
     #[arg(long, value_name = "N", conflicts_with_all = ["against", "subject"])]
     pub(crate) self_check: Option<u32>,
+    /// With `--self-check`: how many comparisons with a delay, half of N when absent.
+    #[arg(long, value_name = "N", requires = "self_check")]
+    pub(crate) planted: Option<u32>,
     /// Folder for samples and report.
     #[arg(long, default_value = "target/reports/bench")]
     pub(crate) out: PathBuf,
@@ -62,12 +65,24 @@ pub(crate) struct Bench {
     pub(crate) up_b: Vec<String>,
 }
 
-/// What a comparison came to, the repetition of an alarm included.
+/// Pods that stand on each cluster before they are deleted: fewer than the 110 a node takes.
+const STANDING: usize = 100;
+
+/// What a comparison came to.
 pub(crate) struct Outcome {
+    /// The first look.
     first: Comparison,
-    again: Option<Comparison>,
+    /// Both looks together, when the first hinted at a change.
+    both: Option<Comparison>,
     verdict: Verdict,
     took: Duration,
+}
+
+impl Outcome {
+    /// All that was measured, judged together.
+    fn all(&self) -> &Comparison {
+        self.both.as_ref().unwrap_or(&self.first)
+    }
 }
 
 /// Measures and judges.
@@ -87,28 +102,31 @@ pub(crate) fn run(o: &Bench) -> Result<ExitCode> {
     let design = o.design();
     let (load, stolen) = machine::load();
     let done = measure(o, &sides, &design)?;
-    say!("{}", judge::table(&done.first));
-    if let Some(again) = &done.again {
-        say!("{}; measured again:\n", judge::sentence(&done.first.verdict, &design));
-        say!("{}", judge::table(again));
+    if done.both.is_some() {
+        say!("looks slower in {}; measured again, both looks together:\n", hints(&done.first, &design).join(", "));
     }
+    say!("{}", judge::table(done.all()));
     let (load_after, stolen_after) = machine::load();
     let facts = machine::facts();
     let words: Vec<String> = facts.iter().map(|(k, v)| format!("{k} {v}")).collect();
     say!("{}; load {load} → {load_after}, stolen {} ticks", words.join(", "), stolen_after.saturating_sub(stolen));
-    let (pairs, seconds) = (done.first.pairs, done.took.as_secs_f64());
+    let (pairs, seconds) = (done.all().pairs, done.took.as_secs_f64());
     say!("{pairs} pairs in {seconds:.1} s of measuring: {}", judge::sentence(&done.verdict, &design));
-    let finds = done.first.total.finds(design.min_effect, &design);
-    say!("a change of the total of {:.1} % or more would have been found nineteen times in twenty", finds * 100.0);
+    let finds = finds(&done, &design);
+    say!(
+        "found nineteen times in twenty: a change of {:.1} % of the total within one phase, or one of {:.1} % spread over many",
+        finds.0 * 100.0,
+        finds.1 * 100.0
+    );
     let report = json!({
-        "version": 1, "finds": finds, "against": against, "subject": o.subject, "seed": o.seed, "minEffect": design.min_effect,
+        "version": 2, "finds": {"inOnePhase": finds.0, "inTheTotal": finds.1}, "against": against, "subject": o.subject, "seed": o.seed, "minEffect": design.min_effect,
         "machine": facts, "machineClass": machine::class(), "load": [load, load_after], "seconds": seconds,
-        "first": judge::to_json(&done.first), "again": done.again.as_ref().map(judge::to_json),
+        "first": judge::to_json(&done.first), "both": done.both.as_ref().map(judge::to_json),
         "slower": done.verdict != Verdict::NotSlower, "phase": done.verdict.phase(),
     });
     let path = o.out.join("comparison.json");
     std::fs::write(&path, serde_json::to_vec_pretty(&report)?).with_context(|| format!("{}", path.display()))?;
-    judge::export(&o.out, &done.first)?;
+    judge::export(&o.out, done.all())?;
     Ok(if done.verdict == Verdict::NotSlower { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -118,20 +136,37 @@ impl Bench {
     }
 }
 
-/// Measures, and when that raises an alarm, measures again with another seed.
-pub(crate) fn measure(o: &Bench, sides: &[pair::Side; 2], design: &Design) -> Result<Outcome> {
-    let (first, mut took) = once(o, sides, design, 0)?;
-    if first.verdict == Verdict::NotSlower {
-        return Ok(Outcome { first, again: None, verdict: Verdict::NotSlower, took });
-    }
-    let (again, more) = once(o, sides, design, 1)?;
-    took += more;
-    let verdict = confirmed(&first, &again);
-    Ok(Outcome { first, again: Some(again), verdict, took })
+/// The smallest changes that would be found: within the worst of the phases, and of the total. When the first look was
+/// enough, as both together would have found them.
+fn finds(done: &Outcome, design: &Design) -> (f64, f64) {
+    let c = done.all();
+    let halves = if done.both.is_some() { 1.0 } else { 2.0 };
+    let one = |e: &Effect| {
+        Effect { error: e.error / f64::sqrt(halves), ..e.clone() }.finds(design.min_effect, c.phases.len() + 1, design)
+    };
+    (c.phases.iter().map(one).fold(0.0, f64::max), one(&c.total))
 }
 
-/// One measurement on fresh clusters, and how long it took.
-fn once(o: &Bench, sides: &[pair::Side; 2], design: &Design, attempt: u64) -> Result<(Comparison, Duration)> {
+/// Measures, and when that hints at a change, measures again with another seed.
+pub(crate) fn measure(o: &Bench, sides: &[pair::Side; 2], design: &Design) -> Result<Outcome> {
+    const NOTHING: &str = "nothing was measured; give it more --time";
+    let mut rounds = once(o, sides, 0)?;
+    let first = judge::judge(&rounds, design).context(NOTHING)?;
+    let took = |rounds: &[pair::Round]| rounds.iter().map(|r| r.took).sum();
+    if hints(&first, design).is_empty() {
+        return Ok(Outcome { first, both: None, verdict: Verdict::NotSlower, took: took(&rounds) });
+    }
+    let more = once(o, sides, 1)?;
+    let again =
+        judge::judge(&more, &Design { seed: design.seed.wrapping_add(1), ..design.clone() }).context(NOTHING)?;
+    rounds.extend(more);
+    let both = judge::judge(&rounds, design).context(NOTHING)?;
+    let verdict = confirmed(&again, &both, design);
+    Ok(Outcome { first, both: Some(both), verdict, took: took(&rounds) })
+}
+
+/// One look, on fresh clusters.
+fn once(o: &Bench, sides: &[pair::Side; 2], attempt: u64) -> Result<Vec<pair::Round>> {
     let runtime = cluster::runtime()?;
     let boots = o.boots.max(1);
     let mut rounds = Vec::new();
@@ -140,15 +175,14 @@ fn once(o: &Bench, sides: &[pair::Side; 2], design: &Design, attempt: u64) -> Re
             seed: o.seed.wrapping_mul(1000).wrapping_add(attempt * 100 + u64::from(n)),
             warmup: o.warmup,
             block: o.block,
+            standing: STANDING,
             budget: Duration::from_secs_f64((o.time / f64::from(boots)).max(0.0)),
             blocks: usize::MAX,
         };
         rounds.push(pair::measure(&runtime, sides, &plan, n)?);
     }
     keep(&o.out.join(format!("samples-{}.json", attempt + 1)), &rounds)?;
-    let design = Design { seed: design.seed.wrapping_add(attempt), ..design.clone() };
-    let comparison = judge::judge(&rounds, &design).context("nothing was measured; give it more --time")?;
-    Ok((comparison, rounds.iter().map(|r| r.took).sum()))
+    Ok(rounds)
 }
 
 /// Writes the raw samples, in microseconds.
