@@ -3,6 +3,7 @@
 #![deny(missing_docs)]
 
 mod compare;
+mod points;
 mod random;
 #[cfg(test)]
 mod simulated;
@@ -10,6 +11,7 @@ mod verdict;
 mod weighted;
 
 pub use compare::{Comparison, Design, Effect, Pair, Sample, compare};
+pub use points::{ChangePoint, change_points};
 pub use verdict::{Moved, Verdict, confirmed, hints};
 
 use std::time::Duration;

@@ -2,6 +2,7 @@
 //! could not be measured.
 
 mod check;
+mod history;
 mod judge;
 mod machine;
 mod pair;
@@ -57,6 +58,9 @@ pub(crate) struct Bench {
     /// Folder for samples and report.
     #[arg(long, default_value = "target/reports/bench")]
     pub(crate) out: PathBuf,
+    /// Add the judged side's figures to the history of this machine's class in this folder, and say where they changed.
+    #[arg(long, value_name = "DIR", conflicts_with = "self_check")]
+    pub(crate) history: Option<PathBuf>,
     /// More words for `up` of the build compared with; may be repeated.
     #[arg(long, hide = true, allow_hyphen_values = true)]
     pub(crate) up_a: Vec<String>,
@@ -127,6 +131,9 @@ pub(crate) fn run(o: &Bench) -> Result<ExitCode> {
     let path = o.out.join("comparison.json");
     std::fs::write(&path, serde_json::to_vec_pretty(&report)?).with_context(|| format!("{}", path.display()))?;
     judge::export(&o.out, done.all())?;
+    if let Some(dir) = &o.history {
+        history::keep(dir, o.subject.as_deref(), done.all(), design.min_effect)?;
+    }
     Ok(if done.verdict == Verdict::NotSlower { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -17,6 +17,11 @@ pub(crate) fn program(word: &str) -> Result<PathBuf> {
     build(word)
 }
 
+/// The commit of a revision; the word itself for what is none.
+pub(super) fn name(word: &str) -> String {
+    git(None, &["rev-parse", "--verify", "--quiet", &format!("{word}^{{commit}}")]).unwrap_or_else(|_| word.to_owned())
+}
+
 fn git(root: Option<&Path>, args: &[&str]) -> Result<String> {
     let mut command = Command::new("git");
     if let Some(root) = root {
