@@ -10,6 +10,9 @@ use podlab_testbed::Zygote;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
+/// A case: its name, what is set over a Pod's spec, and when the Pod is where it should be.
+type Case = (&'static str, Value, fn(&Object) -> bool);
+
 /// Sums what is measured once for each iteration; `i` counts on over all of them.
 fn sum(iterations: u64, count: &mut u64, mut one: impl FnMut(u64) -> Duration) -> Duration {
     (0..iterations)
@@ -48,7 +51,7 @@ fn starts(criterion: &mut Criterion, lab: &mut Lab, runtime: &Runtime) {
     let init = |name: &str| json!({"name": name, "image": IMAGE, "command": ["true"]});
     let twice = json!({"containers": [{"name": "c", "image": IMAGE, "volumeMounts": [{"name": "v", "mountPath": "/v"}],
         "command": ["sh", "-c", "test -f /v/again && exec sleep 1000; touch /v/again"]}], "volumes": [{"name": "v", "emptyDir": {}}]});
-    let cases: [(&str, Value, fn(&Object) -> bool); 2] = [
+    let cases: [Case; 2] = [
         ("with_two_init_containers", json!({"initContainers": [init("one"), init("two")]}), is_ready),
         ("after_one_restart", twice, restarted),
     ];
