@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    os::unix::process::CommandExt,
     path::PathBuf,
     process::{Command, Stdio},
 };
@@ -50,7 +51,9 @@ pub(crate) fn run(args: &[String]) -> Verdict {
         "stress" => released("stress", rest),
         "bench" => cargo(&["bench", "-p", "podlab-benches"], rest),
         "e2e" | "up" | "down" | "ps" | "logs" | "enter" | "node" | "image" | "gc" | "diag" | "lint" | "docs"
-        | "report" | "schema" | "new" | "explain" | "explore" | "parity" | "registry" | "tape" => podlab(verb, rest),
+        | "report" | "schema" | "new" | "explain" | "explore" | "parity" | "registry" | "tape" => {
+            become_podlab(verb, rest)
+        }
         "help" | "--help" | "-h" => {
             say!("{USAGE}");
             Ok(0)
@@ -148,13 +151,24 @@ fn podlab(verb: &str, rest: &[String]) -> Verdict {
     }
 }
 
-/// Builds podlab; where it is.
+/// Builds podlab and becomes one of its verbs: what a terminal sends goes to it alone, and the prompt waits for its end.
+fn become_podlab(verb: &str, rest: &[String]) -> Verdict {
+    match build_podlab() {
+        Ok(program) => Err(format!("{}: {}", program.display(), Command::new(&program).arg(verb).args(rest).exec())),
+        // The compiler has said what is wrong.
+        Err(_) => Ok(2),
+    }
+}
+
+/// Builds podlab; where it is. Silent but for the first time, which takes minutes.
 pub(crate) fn build_podlab() -> Result<PathBuf, String> {
-    if cargo(&["build", "--quiet", "--workspace", "--bin", "podlab"], &[])? != 0 {
+    let target = env::var("CARGO_TARGET_DIR").map_or_else(|_| root().join("target"), PathBuf::from);
+    let program = target.join("debug/podlab");
+    let quiet: &[&str] = if program.exists() { &["--quiet"] } else { &[] };
+    if cargo(&[&["build", "--workspace", "--bin", "podlab"], quiet].concat(), &[])? != 0 {
         return Err("podlab does not build".into());
     }
-    let target = env::var("CARGO_TARGET_DIR").map_or_else(|_| root().join("target"), PathBuf::from);
-    Ok(target.join("debug/podlab"))
+    Ok(program)
 }
 
 /// Runs a command with the caller's streams; its exit code.

@@ -47,7 +47,7 @@ pub use load::{LoadError, discover, load, load_all, parse, parse_all};
 pub use model::{ApiVersion, ClusterNeeds, Kind, Scenario, Snapshot, Worlds};
 pub use needs::Capability;
 pub use podlab_fault::Fault;
-pub use problem::{Mark, Problem};
+pub use problem::{Mark, Problem, near};
 pub use schema::{LIBRARY_SCHEMA_FILE, SCHEMA_FILE, library_schema, schema};
 pub use source::Source;
 pub use steps::{AgentAction, Apply, Delete, Exec, LabelNode, NodeAction, Pause, Step};

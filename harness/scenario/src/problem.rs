@@ -54,6 +54,12 @@ impl Files {
     }
 }
 
+/// The known word that is meant, when one is close.
+pub fn near<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let (d, k) = known.into_iter().map(|k| (distance(word, k), k)).min()?;
+    (d <= 2 && d * 3 <= word.chars().count()).then_some(k)
+}
+
 /// `; did you mean "x"?`, or the list of what there is when nothing is close.
 pub(crate) fn suggest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.into_iter().collect();

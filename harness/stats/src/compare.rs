@@ -70,8 +70,11 @@ pub struct Effect {
 
 impl Effect {
     /// The smallest change that would be found nineteen times in twenty, when changes below `least` do not matter and
-    /// `others` are judged beside it.
+    /// `others` are judged beside it. Infinite when too little was measured to know the error.
     pub fn finds(&self, least: f64, others: usize, design: &Design) -> f64 {
+        if self.error <= 0.0 {
+            return f64::INFINITY;
+        }
         #[expect(clippy::cast_precision_loss, reason = "counts are small")]
         let sure = verdict::quantile(design.alpha / (others + 1) as f64) * self.error;
         least.max(sure) + verdict::quantile(0.05) * self.error

@@ -61,6 +61,7 @@ pub(crate) fn new(root: &Path, name: &str) -> Result<ExitCode> {
 }
 
 pub(crate) fn explain(root: &Path, name: &str) -> Result<ExitCode> {
+    let name = &e2e::name_of(root, name);
     let scenarios = e2e::read(root, name)?;
     if scenarios.is_empty() {
         bail!("no scenario in {} has {name:?} in its name", root.display());

@@ -64,6 +64,14 @@ pub(crate) fn read(root: &Path, filter: &str) -> Result<Vec<Ready>> {
     }
 }
 
+/// What is asked for by a file's path is asked for by its name.
+pub(crate) fn name_of(root: &Path, word: &str) -> String {
+    let Some(path) = word.strip_suffix(".yaml") else { return word.to_owned() };
+    let path = Path::new(path);
+    let inside = path.strip_prefix(root).or_else(|_| path.strip_prefix("scenarios")).unwrap_or(path);
+    inside.display().to_string()
+}
+
 fn refuse<T>(errors: &[podlab_scenario::LoadError]) -> Result<T> {
     errors.iter().for_each(|e| complain!("{e}"));
     bail!("{} of the scenario files cannot be used", errors.len())
@@ -191,7 +199,13 @@ fn choose(o: &Options) -> Result<Option<Vec<(Ready, World)>>> {
         }
     }
     if trials.is_empty() {
-        bail!("none of the {} scenarios in {} is what was asked for", scenarios.len(), o.scenarios.display());
+        let asked = selection.names.join(" ");
+        let last = |name: &str| name.rsplit('/').next().unwrap_or_default().to_owned();
+        let names: Vec<String> = scenarios.iter().flat_map(|s| [s.name.clone(), last(&s.name)]).collect();
+        let meant = podlab_scenario::near(&asked, names.iter().map(String::as_str));
+        let meant = meant.map(|name| format!("; did you mean {name:?}?")).unwrap_or_default();
+        let (n, dir) = (scenarios.len(), o.scenarios.display());
+        bail!("none of the {n} scenarios in {dir} is what was asked for{meant}");
     }
     if let Some(name) = params.keys().find(|n| !trials.iter().any(|(s, _)| s.scenario.params.contains_key(*n))) {
         bail!("--param {name}: none of these scenarios has a parameter of that name");

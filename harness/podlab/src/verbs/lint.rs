@@ -47,7 +47,7 @@ pub(crate) fn run(o: &Options) -> Result<ExitCode> {
         say!("{}", explain(l));
         return Ok(ExitCode::SUCCESS);
     }
-    let (count, said) = look(&o.scenarios)?;
+    let (count, said) = if o.scenarios.is_file() { look_at(&o.scenarios)? } else { look(&o.scenarios)? };
     match o.format {
         Format::Json => {
             let all: Vec<_> = said
@@ -59,12 +59,22 @@ pub(crate) fn run(o: &Options) -> Result<ExitCode> {
         Format::Text => {
             said.iter().for_each(|s| say!("{}", s.shown));
             match said.len() {
+                0 if count == 1 => say!("1 scenario is fine"),
                 0 => say!("{count} scenarios are fine"),
-                n => say!("{count} scenarios, {n} findings; `podlab lint --explain ID` says more of one"),
+                n => say!("findings: {n}, scenarios: {count}; `podlab lint --explain ID` says more of one"),
             }
         }
     }
     Ok(if said.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// One file, looked at among its neighbours: the same intent twice is told of it as well.
+fn look_at(file: &Path) -> Result<(usize, Vec<Said>)> {
+    let root = file.ancestors().skip(1).find(|d| d.ends_with("scenarios")).or_else(|| file.parent());
+    let root = root.filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let same = |p: &Path| p.canonicalize().ok().is_some_and(|p| Some(p) == file.canonicalize().ok());
+    let said = look(root)?.1;
+    Ok((1, said.into_iter().filter(|s| same(&s.path)).collect()))
 }
 
 fn look(root: &Path) -> Result<(usize, Vec<Said>)> {

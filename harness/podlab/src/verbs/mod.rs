@@ -91,8 +91,8 @@ fn e2e_options(e: E2e) -> e2e::Options {
     });
     let expression = e.expression.map(podlab_scenario::Cel);
     let elsewhere = e.at.backend != crate::cli::Backend::Embedded;
-    let selection =
-        Selection { names: e.filter, tags: e.tag, expression, world, only: None, elsewhere, shard: e.shard };
+    let names = e.filter.iter().map(|word| e2e::name_of(&e.scenarios, word)).collect();
+    let selection = Selection { names, tags: e.tag, expression, world, only: None, elsewhere, shard: e.shard };
     e2e::Options {
         at: e.at,
         scenarios: e.scenarios,

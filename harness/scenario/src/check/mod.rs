@@ -5,6 +5,7 @@ mod asserts;
 mod calls;
 mod faults;
 mod scope;
+mod words;
 
 use std::path::Path;
 
@@ -109,6 +110,7 @@ fn step_is_wrong(step: &Step, scenario: &Scenario, path: &Path) -> Option<String
         Step::Apply(Apply::Yaml(text)) | Step::Create(Apply::Yaml(text)) if text.trim().is_empty() => {
             wrong("yaml has no object")
         }
+        Step::Apply(Apply::Yaml(text)) | Step::Create(Apply::Yaml(text)) => words::manifest(text),
         Step::Delete(d) if d.pod.is_some() == d.claim.is_some() => wrong("delete needs exactly one of pod and claim"),
         Step::Label(l) if l.set.is_empty() => wrong("label.set names no label"),
         Step::Pause(p) if p.because.trim().is_empty() => wrong("pause.because must give the reason"),
@@ -141,7 +143,9 @@ fn step_is_wrong(step: &Step, scenario: &Scenario, path: &Path) -> Option<String
         _ => {
             let vain = vacuous(step).map(|why| format!("{why}; such a step could never fail"));
             let inner = |step: &Step| step_is_wrong(step, scenario, path);
-            vain.or_else(|| asserts::malformed(step)).or_else(|| crate::acts::wrong(step, inner))
+            vain.or_else(|| asserts::malformed(step))
+                .or_else(|| words::wrong(step))
+                .or_else(|| crate::acts::wrong(step, inner))
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::{GOOD, error};
 
 /// Steps that look like demands and are none.
-const IDLE: [&str; 44] = [
+const IDLE: [&str; 54] = [
     "eventually: {match: {pod: a}, within: 1s}",
     "eventually: {match: {pod: a, container: c}, within: 1s}",
     "eventually: {match: {pod: a, restarts: 1}, within: 1s}",
@@ -22,6 +22,16 @@ const IDLE: [&str; 44] = [
     "never: {that: 'false', for: 1s}",
     "never: {of: {pod: a}, for: 1s}",
     "never: {of: {call: cri.StartContaner}, for: 1s}",
+    "never: {match: {pod: a, phase: Runing}, for: 1s}",
+    "never: {match: {pod: a, container: c, state: runing}, for: 1s}",
+    "never: {match: {pod: a, condition: Redy}, for: 1s}",
+    "never: {match: {pod: a, condition: Ready, status: Treu}, for: 1s}",
+    "never: {match: {pod: a, event: {reason: Unhelthy}}, for: 1s}",
+    "never: {match: {pod: a, gone: true, phase: Running}, for: 1s}",
+    "never: {of: {field: phaes}, for: 1s}",
+    "never: {of: {field: phase, value: Runing}, for: 1s}",
+    "never: {of: {field: container/c/stat}, for: 1s}",
+    "holds: {match: {pod: a, container: c, state: running, restarts: 0}, for: 1s}",
     "expect: {that: 'true'}",
     "expect: {that: '1 == 1'}",
     "expect: {that: 'params == {}'}",

@@ -117,11 +117,15 @@ pub(crate) fn run(o: &Bench) -> Result<ExitCode> {
     let (pairs, seconds) = (done.all().pairs, done.took.as_secs_f64());
     say!("{pairs} pairs in {seconds:.1} s of measuring: {}", judge::sentence(&done.verdict, &design));
     let finds = finds(&done, &design);
-    say!(
-        "found nineteen times in twenty: a change of {:.1} % of the total within one phase, or one of {:.1} % spread over many",
-        finds.0 * 100.0,
-        finds.1 * 100.0
-    );
+    if finds.0.is_infinite() || finds.1.is_infinite() {
+        say!("too little was measured to say which change would have been found; give it more --time");
+    } else {
+        say!(
+            "found nineteen times in twenty: a change of {:.1} % of the total within one phase, or one of {:.1} % spread over many",
+            finds.0 * 100.0,
+            finds.1 * 100.0
+        );
+    }
     let report = json!({
         "version": 2, "finds": {"inOnePhase": finds.0, "inTheTotal": finds.1}, "against": against, "subject": o.subject, "seed": o.seed, "minEffect": design.min_effect,
         "machine": facts, "machineClass": machine::class(), "load": [load, load_after], "seconds": seconds,

@@ -13,6 +13,7 @@ use podlab_clock::Clock;
 use podlab_measure::{Attribution, Plan, Start, Subject, attribute, run};
 use podlab_testbed::StateDir;
 use podlab_timeline::fold::read_log;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// How long a Pod may take to be Ready, or gone, before it is lost.
 const WITHIN: Duration = Duration::from_secs(20);
@@ -94,8 +95,14 @@ pub(crate) fn measure(runtime: &tokio::runtime::Runtime, sides: &[Side; 2], plan
         Ok::<_, anyhow::Error>(run(&mut first, &mut second, plan, clock).await?)
     };
     let interrupted = async {
-        // Without a handler for Ctrl-C the clusters would stay.
-        let _ = tokio::signal::ctrl_c().await;
+        // Without handlers for what asks this program to end, the clusters would stay.
+        match signal(SignalKind::terminate()) {
+            Ok(mut term) => tokio::select! {
+                _ = tokio::signal::ctrl_c() => {}
+                _ = term.recv() => {}
+            },
+            Err(_) => drop(tokio::signal::ctrl_c().await),
+        }
     };
     let measured = runtime.block_on(async {
         tokio::select! {
