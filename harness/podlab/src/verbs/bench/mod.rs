@@ -155,7 +155,7 @@ fn finds(done: &Outcome, design: &Design) -> (f64, f64) {
     let one = |e: &Effect| {
         Effect { error: e.error / f64::sqrt(halves), ..e.clone() }.finds(design.min_effect, c.phases.len() + 1, design)
     };
-    (c.phases.iter().map(one).fold(0.0, f64::max), one(&c.total))
+    (c.phases.iter().map(one).reduce(f64::max).unwrap_or_else(|| one(&c.total)), one(&c.total))
 }
 
 /// Measures, and when that hints at a change, measures again with another seed.
