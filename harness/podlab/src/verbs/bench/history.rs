@@ -2,8 +2,8 @@
 
 use std::{
     fs::OpenOptions,
-    io::{BufRead, BufReader, Write},
-    path::{Path, PathBuf},
+    io::{BufRead, BufReader, Read, Write},
+    path::Path,
 };
 
 use anyhow::{Context, Result};
@@ -37,10 +37,7 @@ pub(super) fn keep(dir: &Path, subject: Option<&str>, c: &Comparison, least: f64
     let figures = std::iter::once(&c.total).chain(&c.phases).map(|e| (e.of.clone(), e.b)).collect();
     let at = Clock::real().wall_secs().to_string();
     let night = Night { v: 1, at, subject: revision::name(subject.unwrap_or("HEAD")), figures };
-    let mut file =
-        OpenOptions::new().create(true).append(true).open(&path).with_context(|| format!("{}", path.display()))?;
-    file.write_all(format!("{}\n", serde_json::to_string(&night)?).as_bytes())
-        .with_context(|| format!("{}", path.display()))?;
+    append(&path, &night)?;
     let nights = read(&path)?;
     for line in changes(&nights, least) {
         say!("{line}");
@@ -49,8 +46,21 @@ pub(super) fn keep(dir: &Path, subject: Option<&str>, c: &Comparison, least: f64
     Ok(())
 }
 
+/// Adds a night. A line that was cut off before is taken away, so that it does not spoil this one.
+fn append(path: &Path, night: &Night) -> Result<()> {
+    let at = || format!("{}", path.display());
+    let mut file = OpenOptions::new().create(true).append(true).read(true).open(path).with_context(at)?;
+    let mut text = Vec::new();
+    file.read_to_end(&mut text).with_context(at)?;
+    let whole = text.iter().rposition(|b| *b == b'\n').map_or(0, |last| last + 1);
+    if whole < text.len() {
+        file.set_len(u64::try_from(whole).unwrap_or(0)).with_context(at)?;
+    }
+    file.write_all(format!("{}\n", serde_json::to_string(night)?).as_bytes()).with_context(at)
+}
+
 /// Nights of a history. A last line that was cut off is left out.
-fn read(path: &PathBuf) -> Result<Vec<Night>> {
+fn read(path: &Path) -> Result<Vec<Night>> {
     let file = std::fs::File::open(path).with_context(|| format!("{}", path.display()))?;
     let mut nights = Vec::new();
     let lines: Vec<String> = BufReader::new(file).lines().collect::<Result<_, _>>()?;
@@ -115,6 +125,9 @@ mod tests {
         let line = serde_json::to_string(&night(1, 6.0)).unwrap();
         std::fs::write(&path, format!("{line}\n{}", &line[..9])).unwrap();
         assert_eq!(read(&path).unwrap(), [night(1, 6.0)]);
+        append(&path, &night(2, 6.0)).unwrap();
+        append(&path, &night(3, 6.0)).unwrap();
+        assert_eq!(read(&path).unwrap(), [night(1, 6.0), night(2, 6.0), night(3, 6.0)]);
         std::fs::write(&path, format!("{}\n{line}\n", &line[..9])).unwrap();
         assert!(format!("{:#}", read(&path).unwrap_err()).contains("h.jsonl:1"));
     }
